@@ -18,7 +18,6 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -147,10 +146,11 @@ class Shelf:
         """Removes all files, those too that somebody is writing now: their folder is first given another name."""
         removed = self.folder.with_name(f".{self.folder.name}")
         shutil.rmtree(removed, ignore_errors=True)
-        with suppress(OSError):
+        try:
             self.folder.rename(removed)
-        for folder in (removed, self.folder):
-            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # it is not there, or what was removed before is still there
+            shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(removed, ignore_errors=True)  # meanwhile a job of the same id may begin anew, in a folder of its own
 
     def _cover_file(self, name: str) -> Path:
         return self.folder / f"cover-{name}"

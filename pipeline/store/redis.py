@@ -137,7 +137,9 @@ class RedisStore:
             trouble = trouble_of(error)
             if trouble is None:
                 raise
-            if not trouble.is_refusal:
+            if trouble.is_refusal:
+                self._breaker.answered()
+            else:
                 self._breaker.failed()
             raise self._unavailable(trouble, is_write=is_write) from error
         self._breaker.answered()

@@ -5,13 +5,14 @@ Out:   a list whose first number is 1, or one of the codes below
 Owns:  the layout of a namespace
 Never: a command that Redis 6.2 does not have; more work in one call than a page
 
-A namespace is four keys: meta {epoch, revision, heads, values, bytes, r:<slot> -> "revision nonce"}, heads {key -> "version
-live first"}, values {key@version -> bytes}, log: keys by the revision of their last change. meta counts what the others hold,
-so that it is seen when Redis has evicted one of them; the nonces of the latest revisions tell a revision from its namesake in a
-store that was set back.
+A namespace is four keys: meta {epoch, revision, heads, values, bytes, swept, floor, r:<slot> -> "revision nonce"}, heads
+{key -> "version live first"}, values {key@version -> bytes}, log: keys by the revision of their last change. meta counts what
+the others hold, so that it is seen when Redis has evicted one of them; the nonces of the latest revisions tell a revision from
+its namesake in a store that was set back. Deleted keys are forgotten up to the revision `swept`; `floor` is the newest of their
+versions.
 """
 
-from pipeline.store.store import REVISIONS_KEPT
+from pipeline.store.store import FORGOTTEN_AT_ONCE, REVISIONS_KEPT
 
 NOTHING, DONE, GONE, NO_ROOM = 0, 1, -1, -2
 """first numbers of an answer: there is nothing to change or return; done; records were evicted; the namespace is full"""
@@ -55,11 +56,27 @@ end
 local function remove(key, first, last)
   for each = first, last do redis.call('HDEL', KEYS[3], key .. '@' .. each) end
 end
+local function forget_deleted(newest)
+  local swept, floor = redis.call('HGET', KEYS[1], 'swept') or '0', tonumber(redis.call('HGET', KEYS[1], 'floor') or '0')
+  local old = redis.call('ZRANGEBYSCORE', KEYS[4], '(' .. swept, newest - {REVISIONS_KEPT}, 'WITHSCORES', 'LIMIT', 0,
+    {FORGOTTEN_AT_ONCE})
+  for each = 1, #old, 2 do
+    local version, live = head_of(old[each])
+    if not live then
+      floor = math.max(floor, version)
+      redis.call('HDEL', KEYS[2], old[each])
+      redis.call('ZREM', KEYS[4], old[each])
+    end
+    swept = old[each + 1]
+  end
+  if #old > 0 then redis.call('HSET', KEYS[1], 'swept', swept, 'floor', string.format('%d', floor)) end
+end
 local function changed(key, version, live, first, bytes)
   redis.call('HSETNX', KEYS[1], 'epoch', ARGV[2])
   local revision = redis.call('HINCRBY', KEYS[1], 'revision', 1)
   redis.call('HSET', KEYS[2], key, string.format('%d %d %d', version, live, first))
   redis.call('ZADD', KEYS[4], revision, key)
+  forget_deleted(revision)
   redis.call('HSET', KEYS[1], 'r:' .. revision % {REVISIONS_KEPT}, string.format('%d ', revision) .. ARGV[3],
     'heads', redis.call('HLEN', KEYS[2]), 'values', redis.call('HLEN', KEYS[3]), 'bytes', bytes)
 end
@@ -70,6 +87,7 @@ PUT = (
     CHANGE
     + """
 local version, live, first = head_of(ARGV[1])
+if version == 0 then version = tonumber(redis.call('HGET', KEYS[1], 'floor') or '0') end
 local newest = live and version or 0
 if newest ~= tonumber(ARGV[5]) then return {0, newest} end
 version = version + 1
@@ -117,7 +135,8 @@ epoch = epoch or ''
 local newest, revision, state = newest_revision, tonumber(ARGV[2]), 0
 if ARGV[1] == '' then state = 1
 elseif ARGV[1] ~= epoch or revision > newest then state = 2
-elseif nonce_of(revision) ~= ARGV[3] then state = (revision == newest or nonce_of(revision) ~= '') and 2 or 1 end
+elseif nonce_of(revision) ~= ARGV[3] then state = (revision == newest or nonce_of(revision) ~= '') and 2 or 1
+elseif revision < tonumber(redis.call('HGET', KEYS[1], 'swept') or '0') then state = 1 end
 local after, part, from, hidden = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 if state > 0 then after, part, hidden = 0, '', newest end
 local room, entries = tonumber(ARGV[8]), {}

@@ -21,6 +21,7 @@ from urllib.parse import quote
 from pipeline.errors import StoreFull, StoreUnavailable
 from pipeline.store.reserve import Reserve
 from pipeline.store.store import (
+    FORGOTTEN_AT_ONCE,
     MAX_NAMESPACE_BYTES,
     REVISIONS_KEPT,
     START,
@@ -61,6 +62,13 @@ CREATE TABLE IF NOT EXISTS nonces (
     PRIMARY KEY (namespace, slot)
 ) STRICT, WITHOUT ROWID
 """
+# Of the deleted keys that are forgotten, per namespace: the newest revision, and the newest version.
+FORGOTTEN = """
+CREATE TABLE IF NOT EXISTS forgotten (
+    namespace TEXT PRIMARY KEY, revision INTEGER NOT NULL, version INTEGER NOT NULL
+) STRICT, WITHOUT ROWID
+"""
+DELETED = "CREATE INDEX IF NOT EXISTS deleted_heads ON heads (namespace, revision) WHERE live = 0"
 NEXT_REVISION = """
 INSERT INTO namespaces VALUES (?, 1) ON CONFLICT DO UPDATE SET revision = revision + 1 RETURNING revision
 """
@@ -100,6 +108,7 @@ class SqliteStore:
 
         def write(connection: sqlite3.Connection, revision: int) -> int:
             version, live = _head(connection, namespace, key)
+            version = version or _forgotten(connection, namespace)[1]
             newest = version if live else 0
             if newest != replaces:
                 raise conflict(newest, replaces)
@@ -190,6 +199,8 @@ class SqliteStore:
                 (revision,) = connection.execute(NEXT_REVISION, (namespace,)).fetchone()
                 _note(connection, namespace, int(revision), may_grow=may_grow)
                 done = change(connection, int(revision))
+                if may_grow:
+                    _forget_deleted(connection, namespace, int(revision))
                 connection.execute("COMMIT")
                 return done
             except BaseException:
@@ -259,7 +270,7 @@ def _note(connection: sqlite3.Connection, namespace: str, revision: int, *, may_
     """Draws the nonce of a revision."""
     if may_grow:
         connection.execute(NONCES)
-    elif not _has_nonces(connection):
+    elif not _has_table(connection, "nonces"):
         return
     of_slot = "UPDATE nonces SET revision = ?, nonce = randomblob(8) WHERE namespace = ? AND slot = ?"
     change = (revision, namespace, revision % REVISIONS_KEPT)
@@ -271,15 +282,37 @@ def _note(connection: sqlite3.Connection, namespace: str, revision: int, *, may_
 
 def _nonce(connection: sqlite3.Connection, namespace: str, revision: int) -> str:
     """Returns the nonce of a revision; empty if it has none any more."""
-    if not _has_nonces(connection):
+    if not _has_table(connection, "nonces"):
         return ""
     of_slot = "SELECT hex(nonce) FROM nonces WHERE namespace = ? AND slot = ? AND revision = ?"
     found = connection.execute(of_slot, (namespace, revision % REVISIONS_KEPT, revision)).fetchone()
     return "" if found is None or revision == 0 else str(found[0])
 
 
-def _has_nonces(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'nonces'").fetchone() is not None
+def _has_table(connection: sqlite3.Connection, name: str) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone() is not None
+
+
+def _forgotten(connection: sqlite3.Connection, namespace: str) -> tuple[int, int]:
+    """Returns the newest revision and the newest version of the deleted keys that are forgotten; 0 where there are none."""
+    if not _has_table(connection, "forgotten"):
+        return 0, 0
+    found = connection.execute("SELECT revision, version FROM forgotten WHERE namespace = ?", (namespace,)).fetchone()
+    return (0, 0) if found is None else (int(found[0]), int(found[1]))
+
+
+def _forget_deleted(connection: sqlite3.Connection, namespace: str, newest: int) -> None:
+    """Forgets the oldest of the deleted keys, whose end every reader knows that does not read everything."""
+    connection.execute(FORGOTTEN)
+    connection.execute(DELETED)
+    old = (
+        "SELECT key, revision, version FROM heads WHERE namespace = ? AND live = 0 AND revision <= ? ORDER BY revision LIMIT ?"
+    )
+    keys = connection.execute(old, (namespace, newest - REVISIONS_KEPT, FORGOTTEN_AT_ONCE)).fetchall()
+    if keys:
+        connection.executemany("DELETE FROM heads WHERE namespace = ? AND key = ?", ((namespace, key) for key, *_ in keys))
+        floor = max(_forgotten(connection, namespace)[1], *(version for *_, version in keys))
+        connection.execute("REPLACE INTO forgotten VALUES (?, ?, ?)", (namespace, keys[-1][1], floor))
 
 
 def _known(connection: sqlite3.Connection, namespace: str, since: str, epoch: str, newest: int) -> tuple[int | None, bool]:
@@ -291,5 +324,5 @@ def _known(connection: sqlite3.Connection, namespace: str, since: str, epoch: st
         return None, True
     own = _nonce(connection, namespace, int(revision))
     if own == nonce:
-        return int(revision), False
+        return (int(revision) if int(revision) >= _forgotten(connection, namespace)[0] else None), False
     return None, own != "" or int(revision) == newest

@@ -6,7 +6,8 @@ Owns:  nothing
 Never: the meaning of the bytes
 
 A version is written once and never changes. A deleted key keeps only its last version's number: when the key comes
-back, its versions go on from there, so `key@2` never means two things.
+back, its versions go on from there, so `key@2` never means two things. After REVISIONS_KEPT further changes of its namespace
+the key is forgotten, so that a client that makes and deletes keys leaves nothing; new keys then begin behind its versions.
 """
 
 import logging
@@ -25,7 +26,9 @@ MAX_VALUE_BYTES = 1 << 20
 MAX_NAMESPACE_BYTES = 256 << 20
 """values of one namespace together: every replica that starts reads all of them, and holds most"""
 REVISIONS_KEPT = 256
-"""whose nonces a store remembers; a reader that is further behind reads everything"""
+"""whose nonces a store remembers, and whose deleted keys; a reader that is further behind reads everything"""
+FORGOTTEN_AT_ONCE = 100
+"""keys that one change looks at, at most, to forget those that were deleted"""
 
 SET_BACK = "the store was emptied, replaced or set back to an older state; what was written since then is gone"
 

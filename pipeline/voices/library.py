@@ -12,7 +12,7 @@ import hashlib
 import json
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import numpy as np
@@ -214,8 +214,9 @@ class VoiceLibrary:
             NotTheOwner, ShareUsedUp, StoreUnavailable, StoreFull
         """
         writer.check(stored.record.owner)
-        if stored.version >= MAX_VERSIONS:
-            raise InvalidRequest(f"this voice has {stored.version} versions; the limit is {MAX_VERSIONS}: create a new voice")
+        versions = len(self._versions(stored.id))
+        if versions >= MAX_VERSIONS:
+            raise InvalidRequest(f"this voice has {versions} versions; the limit is {MAX_VERSIONS}: create a new voice")
         with self._writing:
             return self._put(stored.id, record, preview, writer, replaces=stored.version)
 
@@ -229,10 +230,9 @@ class VoiceLibrary:
         assert self._voices is not None
         if (newest := store.get(VOICES, voice_id)) is not None:
             writer.check(owner_in(newest[1]))
-        found = self._voices.get(voice_id)
-        if not store.delete(VOICES, voice_id):
+        if newest is None or not store.delete(VOICES, voice_id):
             raise UnknownVoice(UNKNOWN, param="id")
-        for version in range(1, (found.version if found else 0) + 1):
+        for version in range(max(1, newest[0] - MAX_VERSIONS + 1), newest[0] + 1):
             store.delete(PREVIEWS, f"{voice_id}@{version}")
             store.delete(SCORES, f"{voice_id}@{version}")
         self.refresh()
@@ -265,6 +265,10 @@ class VoiceLibrary:
             value = json.dumps({"voice": name, "checkpoint": checkpoint, "lufs": lufs}).encode()
             self._store.put(LOUDNESS, _loudness_key(name, checkpoint), value, replaces=0, keeps=1)
 
+    def _versions(self, voice_id: str) -> Mapping[int, StoredVoice]:
+        """Returns the versions of a stored voice by their numbers, which need not begin at 1."""
+        return {} if self._voices is None else self._voices.versions.get(voice_id, {})
+
     def _kept(self, but: str) -> Iterator[tuple[str, int]]:
         """Yields owner and bytes of every stored voice but one, all its versions together."""
         assert self._voices is not None
@@ -276,7 +280,7 @@ class VoiceLibrary:
         store = self._writable()
         assert self._voices is not None
         value = write_record(record.model_copy(update={"preview_bytes": len(preview)}))
-        own = sum(one.size for one in self._voices.versions.get(voice_id, {}).values())
+        own = sum(one.size for one in self._versions(voice_id).values())
         self._share.check(writer, self._kept(but=voice_id), own + len(value) + len(preview))
         try:
             version = store.put(VOICES, voice_id, value, replaces=replaces, keeps=MAX_VERSIONS)

@@ -161,11 +161,11 @@ def show(store: Store, options: argparse.Namespace) -> int:
 
 
 def revoke(store: Store, options: argparse.Namespace) -> int:
-    """Deletes a key."""
+    """Deletes a key. It is remembered first: a deletion whose answer is lost revokes it too."""
+    revoked_of(store, cache_home()).add([options.id])
     if not store.delete(NAMESPACE, options.id):
         print("there is no key with this id; `list` shows them", file=sys.stderr)
         return 1
-    revoked_of(store, cache_home()).add([options.id])
     if not any(entry.versions for entry in store.changes(NAMESPACE).entries):
         print(f"no key is left, so every request is refused; {FORGET} opens the service to this machine again", file=sys.stderr)
     return 0

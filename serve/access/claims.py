@@ -80,10 +80,14 @@ class StoreClaims:
         return self._understood(name, self._store.get(NAMESPACE, self._key(name)))
 
     def _understood(self, name: str, found: tuple[int, bytes] | None) -> tuple[int, bytes | None]:
+        """A record that cannot be read, such as another release's, is nobody's: the next claim replaces it."""
         if found is None:
             return 0, None
-        owner, until, content = json.loads(found[1])
-        return found[0], bytes.fromhex(content) if owner == name and until > self._clock() else None
+        try:
+            owner, until, content = json.loads(found[1])
+            return found[0], bytes.fromhex(content) if owner == name and until > self._clock() else None
+        except (ValueError, TypeError):
+            return found[0], None
 
     def _key(self, name: str) -> str:
         return str(zlib.crc32(name.encode()) % self._records)

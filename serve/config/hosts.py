@@ -14,7 +14,8 @@ from typing import Any
 DEFAULT_PORTS = {"http": 80, "https": 443}
 MAX_PORT = 65_535
 NEAR_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
-METADATA = ("metadata.google.internal", "metadata.goog", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "168.63.129.16")
+METADATA = ("metadata.google.internal", "metadata.goog", "100.100.100.200", "192.0.0.192", "168.63.129.16")
+METADATA_NETWORKS = tuple(map(ipaddress.ip_network, ("fd00:ec2::/32", "fd20:ce::/32", "fd00:c1::/32")))
 """where clouds tell a machine its secrets, beside link-local addresses"""
 
 
@@ -41,7 +42,8 @@ def is_near(host: str) -> bool:
     found = getattr(found, "ipv4_mapped", None) or getattr(found, "sixtofour", None) or found
     is_this_network = found.version == 4 and found.packed[0] == 0
     is_of_link = found.is_link_local or found.is_multicast or found.is_reserved
-    return bool(found.is_loopback or found.is_unspecified or is_this_network or is_of_link or str(found) in METADATA)
+    is_metadata = str(found) in METADATA or any(found in network for network in METADATA_NETWORKS)
+    return bool(found.is_loopback or found.is_unspecified or is_this_network or is_of_link or is_metadata)
 
 
 def _address_of(name: str) -> Any:

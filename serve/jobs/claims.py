@@ -7,7 +7,8 @@ Never: writing; comparing clocks of two machines; counting time in which nobody 
 
 A job is left to the replicas of the build that accepted or spoke it, for as long as one of them is seen to speak: two services
 on one store do not mix their voices in one job. After a lease without a sign of them it is anybody's. One whose files are not
-here is left to replicas that have them; when nobody has taken it for LOST_S, they are lost.
+here is left to replicas that have them; when nobody has taken it for LOST_S, they are lost;
+while others speak, who may have them and much to do before, for LOST_BESIDE_OTHERS_S.
 """
 
 import math
@@ -18,6 +19,7 @@ from serve.jobs.record import JobStatus
 from serve.jobs.records import Job
 
 LOST_S = 600.0
+LOST_BESIDE_OTHERS_S = 86_400.0
 STEPS = 4  # a look counts for at most this part of the lease
 Sign = tuple[str, int]
 """the holder of a job and its beat"""
@@ -65,6 +67,8 @@ class Claims:
             return []
         in_progress = Counter(job.record.tenant for job in running)
         alive = {job.record.build for job in running if not self._is_still(job)}
+        are_others = any(job.record.holder != self._name and not self._is_still(job) for job in running)
+        lost_s = LOST_BESIDE_OTHERS_S if are_others else LOST_S
         waiting = [job for job in (*orphans, *queued) if self._may_take(job, alive)]
         queues: dict[str, list[Job]] = {}
         for job in sorted(waiting, key=lambda job: (job.record.created_at, job.id), reverse=True):
@@ -73,7 +77,7 @@ class Claims:
         while queues and len(chosen) < room:
             tenant = min(queues, key=lambda one: (in_progress[one], queues[one][-1].record.created_at))
             job = queues[tenant].pop()
-            if self._is_here(job) or self._is_still(job, LOST_S):
+            if self._is_here(job) or self._is_still(job, lost_s):
                 chosen.append(job)
                 in_progress[tenant] += 1
             if not queues[tenant]:

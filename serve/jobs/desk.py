@@ -12,6 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pipeline.books.shelf import Shelf
@@ -156,7 +157,7 @@ class JobDesk:
             if record.status not in HIDDEN:
                 return found
             if record.status is JobStatus.DELETED or record.changed_at + CLAIM_S < self.records.now():
-                await ask_store(self.remove, found)
+                await ask_store(partial(self.remove, found, if_unchanged=True))  # an equal request may have begun anew
             elif time.monotonic() > stop:
                 raise AtCapacity("an equal request is being accepted; send this one again", retry_after_s=1.0)
             else:
@@ -265,11 +266,14 @@ class JobDesk:
         def deleted(record: JobRecord) -> JobRecord | None:
             if if_unchanged and (record.status, record.changed_at) != (job.record.status, job.record.changed_at):
                 return None
-            return record.model_copy(update={"status": JobStatus.DELETED, "holder": "", "changed_at": self.records.now()})
+            return record.model_copy(update={"status": JobStatus.DELETED, "holder": remover, "changed_at": self.records.now()})
 
+        remover = secrets.token_hex(8)
         if self.records.change(job.id, deleted) is not None:
             self.shelf(job.id).remove()
-            self.records.remove(job.id)
+            found = self.records.read(job.id)
+            if found is not None and found.record.holder == remover:  # else somebody else removes it, or its id is used again
+                self.records.remove(job.id)
 
     async def _moved(self, tenant: str, job_id: str, to: JobStatus, *, among: tuple[JobStatus, ...]) -> Job:
         job = await self.get(tenant, job_id)

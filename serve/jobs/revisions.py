@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pipeline.books.script import Script
+from pipeline.books.script import Script, content_hash
 from pipeline.books.shelf import SAMPLE_BYTES, Shelf
 from pipeline.errors import Conflict, StoreUnavailable
 from pipeline.store.threads import ask_store
@@ -89,7 +89,8 @@ class Revisions:
         more = (
             max(0, len(script.to_json()) - len(before.to_json())) + round(more_s * job.record.output.sample_rate) * SAMPLE_BYTES
         )
-        return Revision(job, script, script.characters_of(number), job.record.size + more)
+        is_new = content_hash(script.body_of(number)) not in before.keys
+        return Revision(job, script, script.characters_of(number) if is_new else 0, job.record.size + more)
 
     async def _enter(self, caller: Caller, revision: Revision) -> Job:
         job = revision.job

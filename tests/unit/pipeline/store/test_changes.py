@@ -65,6 +65,7 @@ def test_a_mirror_shows_what_the_store_has_whatever_happened_to_it(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(redis_store, "PAGE_BYTES", page_bytes)
         patch.setattr(redis_store, "PAGE_KEYS", page_keys)
+        patch.setattr(sqlite, "REVISIONS_KEPT", 4)  # so that deleted keys are forgotten, too
         store = open_store(url)
         for key in "abc":
             store.delete("voices", key)
@@ -119,11 +120,54 @@ def test_a_reader_far_behind_reads_everything_and_calls_nothing_set_back(url: st
     assert not store.set_back
 
 
+def heads_of(url: str) -> int:
+    if "://" in url:
+        return redis.Redis.from_url(url).hlen("{chattts:voices}:heads")
+    with sqlite._connection(f"file:{url}") as connection:
+        return int(connection.execute("SELECT COUNT(*) FROM heads").fetchone()[0])
+
+
+def test_deleted_keys_are_forgotten_and_no_version_comes_twice(url: str):
+    store, kept = open_store(url), REVISIONS_KEPT if "://" in url else 16
+    write(store, "stays")
+    mirror, far_behind = mirror_of(store), mirror_of(store)
+    versions = set()
+    for number in range(2 * kept):
+        key = f"k{number % (kept + 9)}"
+        versions.add((key, store.put("voices", key, b"x", replaces=0, keeps=1)))
+        if number == 3:
+            far_behind.refresh()
+        if number % 10 == 0:
+            mirror.refresh()
+        store.delete("voices", key)
+    assert heads_of(url) <= kept // 2 + 2, "one change of two is a deletion; those of the latest changes are known"
+    assert len(versions) == 2 * kept, "k1@1 never means two things"
+    write(store, "last")
+    for each in (mirror, far_behind):
+        each.refresh()
+        assert sorted(each.newest()) == ["last", "stays"]
+    assert not store.set_back
+
+
+def test_a_file_that_may_not_grow_forgets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sqlite, "REVISIONS_KEPT", 4)
+    store = sqlite.SqliteStore(tmp_path / "store.sqlite")
+    write(store, "a")
+    monkeypatch.setattr(store._reserve, "is_kept", lambda: False)
+    for _ in range(9):
+        write(store, "b")
+        store.delete("voices", "b")
+    assert heads_of(str(tmp_path / "store.sqlite")) == 2
+    assert store.get("voices", "a") == (1, b"x")
+
+
 def test_a_file_of_an_earlier_release_goes_on(tmp_path: Path):
     store = sqlite.SqliteStore(tmp_path / "store.sqlite")
     write(store, "a")
     with sqlite._connection(f"file:{tmp_path / 'store.sqlite'}") as connection:
         connection.execute("DROP TABLE nonces")
+        connection.execute("DROP TABLE forgotten")
+        connection.execute("DROP INDEX deleted_heads")
     mirror = mirror_of(store)
     mirror.refresh()
     write(store, "b")

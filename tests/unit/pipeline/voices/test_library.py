@@ -102,6 +102,18 @@ def test_a_deleted_voice_is_gone_and_its_versions_never_come_back(library: Voice
     assert library.info(again).stability is None
 
 
+def test_versions_are_counted_not_their_numbers(library: VoiceLibrary, store: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pipeline.voices.library.MAX_VERSIONS", 2)
+    library.edit(library.add("anna", record("Anna"), b"one"), record("Anna"), b"two")
+    library.delete("anna")
+    second = library.edit(library.add("anna", record("Anna"), b"one"), record("Anna"), b"two")
+    assert second.name == "anna@4"
+    with pytest.raises(InvalidRequest, match="has 2 versions; the limit is 2"):
+        library.edit(second, record("Anna"))
+    library.delete("anna")
+    assert store.changes(PREVIEWS).entries == ()
+
+
 @pytest.mark.parametrize(
     ("voice_id", "title"), [("alloy", "x"), ("voice-2", "x"), ("default", "x"), ("anna", "x"), ("x", "Anna")]
 )

@@ -139,6 +139,25 @@ def test_replicas_agree_through_redis_and_go_on_without_it(tmp_path: Path):
         server.kill()
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"7", b"[1]", b'["k", "soon", "00"]', b'["k", 9e9, "xx"]', b'["k", 9e9, 1]', b"\xff"]
+)
+def test_a_claim_that_cannot_be_read_is_nobodys(tmp_path: Path, content: bytes):
+    store = SqliteStore(tmp_path / "store.sqlite")
+    claims = StoreClaims(store, records=1)
+    store.put(claims_module.NAMESPACE, "0", content, replaces=0, keeps=1)
+
+    async def play() -> None:
+        assert await claims.claimed("k") is None
+        await claims.release("k")
+        assert await claims.claim("k", b"one", 60.0) == b"one"
+        assert await claims.claimed("k") == b"one"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(claims_module, "ANSWER_TIMEOUT_S", 60.0)  # of a busy machine
+        asyncio.run(play())
+
+
 @pytest.mark.parametrize("before", [None, b"another"])
 def test_of_two_replicas_that_claim_at_once_one_is_the_first(tmp_path: Path, before: bytes | None):
     """Both have read before either writes; a record that another name had is no other case than none."""

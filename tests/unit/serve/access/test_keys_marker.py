@@ -7,6 +7,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -14,6 +15,7 @@ import requests
 from pipeline.errors import StoreUnavailable
 from pipeline.store.open import open_store
 from pipeline.store.redis import RedisStore
+from pipeline.store.sqlite import SqliteStore
 from pipeline.store.store import Store
 from scripts.operate import keys as keys_script
 from serve.access.api_keys import LOST, NAMESPACE, KeyRing
@@ -228,6 +230,24 @@ def test_a_revoked_key_stays_revoked_when_an_older_state_of_the_store_comes_back
     restored = add(url, capsys)
     ring.refresh()
     assert ring.find(restored), "what is lost with a store is not revoked, and keys come and go as before"
+
+
+def test_a_revocation_whose_answer_is_lost_holds_too(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    url = str(tmp_path / "store.sqlite")
+    key = add(url, capsys)
+    restore, delete = saved_state(url), SqliteStore.delete
+
+    def lost(*args: Any) -> bool:
+        delete(*args)
+        raise StoreUnavailable("its answer is lost", outcome_unknown=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteStore, "delete", lost)
+        assert keys_script.main(["revoke", key.split("-")[1], "--store", url]) == 1
+    restore()
+    assert started(url, home)[0].find(key) is None
 
 
 def test_a_key_whose_record_is_damaged_is_not_revoked(url: str, home: Path, capsys: pytest.CaptureFixture[str]):

@@ -137,6 +137,17 @@ def test_a_write_that_was_never_sent_has_not_happened(server: RedisServer, tmp_p
     assert not error.value.outcome_unknown
 
 
+def test_a_refusal_ends_a_silence(faulty: FaultyRedis, store: RedisStore):
+    faulty.fault = LOST
+    with pytest.raises(StoreUnavailable):
+        store.probe()
+    faulty.fault = REFUSALS["READONLY"]
+    with pytest.raises(StoreUnavailable, match="replica"):
+        store.probe()
+    with store._breaker.question(), pytest.raises(StoreUnavailable, match="replica"):
+        store.probe()  # beside another question
+
+
 # Quotas.
 
 

@@ -85,3 +85,11 @@ def test_a_job_whose_files_are_elsewhere_is_left_to_who_has_them():
     claims = Claims("me", 10.0, has_files=lambda job: job.id == "near")
     assert looks(jobs, claims, 0.0, 500.0) == ["near"]
     assert looks({"far": jobs["far"]}, claims, 500.0, 601.0) == ["far"], "nobody has them"
+
+
+def test_a_job_that_only_waits_behind_others_elsewhere_is_not_lost():
+    claims, far = Claims("me", 10.0, has_files=lambda job: False), make_jobs(("far", "a", JobStatus.QUEUED, ""))["far"]
+    for second in range(0, 2000, 2):
+        record = make_jobs(("spoken", "a", JobStatus.RUNNING, "other"))["spoken"].record.model_copy(update={"beat": second})
+        assert chosen({"spoken": Job("spoken", 1, record), "far": far}, 5, claims, now=float(second)) == []
+    assert looks({"far": far}, claims, 1998.0, 2000.0) == ["far"], "nobody is left who could have them"

@@ -207,13 +207,59 @@ async def test_no_way_into_the_queue_passes_a_limit(tmp_path: Path, config: dict
 async def test_of_two_changes_of_a_job_one_is_done_and_charged(tmp_path: Path):
     clients = Clients(tmp_path)
     job = await clients.create()
-    answers = await asyncio.gather(*(clients.speak_again(job, seed) for seed in range(5)), return_exceptions=True)
+    answers = await asyncio.gather(*(clients.speak_again(job, seed) for seed in range(2, 7)), return_exceptions=True)
     done = [answer for answer in answers if isinstance(answer, Job)]
     assert len(done) == 1
     assert all(isinstance(answer, Conflict) for answer in answers if answer not in done)
     assert await clients.charged() == job.record.characters + len("The first words.")
     scripts = [path.name for path in clients.desks[0].shelf(job.id).folder.glob("script-*")]
     assert scripts == [f"script-{done[0].record.script}.json"], "no other script is kept"
+
+
+@in_a_loop
+async def test_a_part_that_is_there_already_is_not_charged_again(tmp_path: Path):
+    clients = Clients(tmp_path)
+    job = await clients.create()
+    first = await clients.speak_again(job, seed=2)
+    before = await clients.charged()
+    assert before == job.record.characters + len("The first words.")
+    assert (await clients.speak_again(first, seed=2)).record.status is JobStatus.QUEUED
+    assert await clients.charged() == before
+
+
+@pytest.mark.parametrize("left", [JobStatus.DELETED, JobStatus.ACCEPTING])
+@in_a_loop
+async def test_who_finds_what_a_crash_left_removes_nothing_that_began_anew(tmp_path: Path, left: JobStatus):
+    """Another replica removes it too, and accepts an equal request, between the look and the removal of this one."""
+    clients = Clients(tmp_path)
+    job, (here, there) = await clients.create(key="once"), clients.desks
+    here.records.change(job.id, lambda record: record.model_copy(update={"status": left, "changed_at": 1.0}))
+    stale = there.records.read(job.id)
+    again = await clients.create(0, "once")
+    looks, read = [stale], there.records.read
+    there.records.read = lambda job_id: looks.pop() if looks else read(job_id)  # type: ignore[method-assign]
+    assert (await clients.create(1, "once")).record == again.record
+    assert clients.jobs()[job.id].record == again.record
+    assert here.has_files(again)
+
+
+@in_a_loop
+async def test_a_slow_removal_takes_nothing_of_what_began_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    clients = Clients(tmp_path)
+    job, (here, there), begun = await clients.create(key="once"), clients.desks, []
+    remove = Shelf.remove
+
+    def slow(shelf: Shelf) -> None:
+        remove(shelf)
+        if not begun:
+            begun.append(None)
+            begun[0] = asyncio.run_coroutine_threadsafe(clients.create(1, "once"), loop).result(30)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(Shelf, "remove", slow)
+    await here.delete("anna", job.id)
+    assert clients.jobs()[job.id].record == begun[0].record
+    assert there.has_files(begun[0])
 
 
 @pytest.mark.parametrize("way", ["pause", "cancel", "resume", "again", "delete"])
