@@ -5,8 +5,8 @@ Out:   characters that are charged if it speaks, audio that is reserved and then
 Owns:  the charge of one request, until it speaks or ends
 Never: a charge for what was not spoken; speech that nobody has paid
 
-A text is paid once. It is spoken without a further charge for a repetition of its idempotency key, and for one continuation of
-its reply from a later byte than the first. Every other continuation costs what a new request does: all of it is made again.
+A text is paid once. It is spoken without further charge for a repetition of its idempotency key that the cache may answer, and
+for one continuation of its reply from a later byte than the first. Others cost what a new request does: all is made again.
 
 A request that ends before its first audio gives back what it took. If a repetition of its key has begun to speak on that charge
 meanwhile, the charge stays. A repetition asks before its first audio whether the charge is still there, and else pays itself.
@@ -17,10 +17,13 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pipeline.types import SynthesisRequest
+from pipeline.types import CacheMode, SynthesisRequest
 from serve.access.caller import Caller, PendingCharge, expected_audio_s
 from serve.access.idempotency import Idempotency
 from serve.errors import ApiError
+
+ALWAYS_MADE = (CacheMode.NO_STORE, CacheMode.REFRESH)
+"""of requests whose audio is made again, whoever has paid for it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +52,17 @@ class Payment:
         self._charge = PendingCharge(caller)
         self._keyed: KeyedRequest | None = None
         self._characters = 0
+        self._may_ride = True
         self._rides = False  # on the charge of an equal request
         self._is_spoken = False
         self._noting: asyncio.Task[bool] | None = None  # whether another request had noted its charge
         self._token: str | None = None  # that it continues
         self._continuing: asyncio.Task[bool] | None = None  # whether the continuation is the first one
+
+    @property
+    def has_paid(self) -> bool:
+        """Whether it speaks on a charge of its own, which pays one continuation of its reply."""
+        return not (self.is_free_rest or self._rides)
 
     async def take(self, request: SynthesisRequest, characters: int) -> None:
         """Charges characters, and reserves the audio of a request.
@@ -64,7 +73,7 @@ class Payment:
         await self._charge.take(characters, audio_of(request) if self._caller.has_audio_limit else 0.0)
 
     async def take_once(self, request: SynthesisRequest, characters: int, keyed: KeyedRequest) -> None:
-        """Charges characters once for all requests of an idempotency key.
+        """Charges characters once for all requests of an idempotency key that the cache may answer.
 
         Of two that come at the same moment both are charged, and the later one is refunded: neither is spoken unpaid.
 
@@ -73,10 +82,11 @@ class Payment:
         """
         idempotency, names = self._idempotency, (keyed.tenant, keyed.key, keyed.raw)
         self._keyed, self._characters = keyed, characters
+        self._may_ride = request.cache.mode not in ALWAYS_MADE
         self.is_repeated = await idempotency.is_repeated(*names)
         if self.is_repeated and await idempotency.is_charged(*names):
-            self._rides = True
-            await self.take(request, 0)
+            self._rides = self._may_ride
+            await self.take(request, 0 if self._rides else characters)
             return
         try:
             await self.take(request, characters)
@@ -134,8 +144,9 @@ class Payment:
         """Remembers the charge of a key; it is given back if another request was charged first."""
         self._noting = self._begin(self._idempotency.note_charge(keyed.tenant, keyed.key, keyed.raw))
         if await asyncio.shield(self._noting):
-            self.is_repeated = self._rides = True
-            self._charge.give_back()
+            self.is_repeated, self._rides = True, self._may_ride
+            if self._rides:
+                self._charge.give_back()
 
     async def _give_back(self) -> None:
         idempotency, keyed = self._idempotency, self._keyed

@@ -193,8 +193,8 @@ class SpeechSession:
     async def _start(self, job: SpeechJob, *, is_all: bool = False) -> Started:
         recorder = self._recorder
         resumed = None if self._known is None else self._known.resumed(is_all=is_all)
-        token = await self._token(job)
         await self._payment.confirm()
+        token = await self._token(job)
         self._payment.keep()
         recorder.has_started, recorder.is_resumed = True, resumed is not None
         timings_ms = recorder.timings_ms()
@@ -204,7 +204,7 @@ class SpeechSession:
         """Returns what the reply can be resumed with."""
         if self._body is None:
             return None
-        engines, is_paid = set(self._recorder.timings.builds), not self._payment.is_free_rest
+        engines, is_paid = set(self._recorder.timings.builds), self._payment.has_paid
         return await self._services.resuming.token_for(self._body, job, self._context, engines, is_paid=is_paid)
 
     async def _encoded(self, job: SpeechJob) -> AsyncGenerator[bytes, None]:

@@ -76,8 +76,8 @@ class Replicas:
         self.spoken: dict[str | None, int] = {}
         self.token: str | None = None
 
-    async def speak(self, replica: int, key: str | None, resumes: Resumption | None = None) -> None:
-        context = RequestContext("r", self.caller, idempotency_key=key, resumes=resumes)
+    async def speak(self, replica: int, key: str | None, resumes: Resumption | None = None, cache_control: str = "") -> None:
+        context = RequestContext("r", self.caller, cache_control=cache_control, idempotency_key=key, resumes=resumes)
         with open_speech(self.services[replica], context) as speech:
             job = await speech.accept(BODY, RAW)
             async with aclosing(speech.speak(job)) as events:
@@ -145,6 +145,34 @@ def test_one_continuation_is_free_however_many_were_cancelled(asked: list[tuple[
         for replica, turns in asked:
             await replicas.cancelled(replicas.speak(replica, None, Resumption(1000, token)), turns)
             assert await replicas.used() == len(TEXT) * max(1, replicas.spoken[None] - 1)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("cache_control", ["no-store", "no-cache"])
+def test_a_repetition_that_the_cache_may_not_answer_is_paid(cache_control: str):
+    async def run() -> None:
+        replicas = Replicas()
+        await replicas.speak(0, "k")
+        for number in range(2, 5):
+            await replicas.speak(number % 2, "k", cache_control=cache_control)
+            assert await replicas.used() == number * len(TEXT)
+        await asyncio.gather(*(replicas.speak(number % 2, "l", cache_control=cache_control) for number in range(4)))
+        assert await replicas.used() == 8 * len(TEXT)
+
+    asyncio.run(run())
+
+
+def test_a_reply_on_the_charge_of_another_has_no_free_continuation_of_its_own():
+    async def run() -> None:
+        replicas = Replicas()
+        for _ in range(2):
+            await replicas.speak(0, "k")
+        assert await replicas.used() == len(TEXT)
+        await replicas.speak(1, None, Resumption(1000, replicas.token))
+        assert await replicas.used() == 2 * len(TEXT)
+        await replicas.speak(1, "k", Resumption(1000))
+        assert await replicas.used() == 2 * len(TEXT)
 
     asyncio.run(run())
 
