@@ -3,7 +3,7 @@
 In:    the first message of a socket without a key
 Out:   the key; the socket as its route expects it, without the key in the message; a refusal in the protocol's words
 Owns:  how many sockets wait, in all and from each address
-Never: a second message before the key is good; a message of more than MOST_BYTES; a key in an error or a log
+Never: a second message before the key is good; a first message of more than MOST_BYTES; a key in an error or a log
 """
 
 import asyncio

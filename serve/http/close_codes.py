@@ -6,7 +6,7 @@ Owns:  which status is which code
 Never: a protocol's own names
 """
 
-NORMAL, GOING_AWAY, POLICY_VIOLATION, INTERNAL_ERROR, TRY_AGAIN = 1000, 1001, 1008, 1011, 1013
+NORMAL, GOING_AWAY, POLICY_VIOLATION, MESSAGE_TOO_BIG, INTERNAL_ERROR, TRY_AGAIN = 1000, 1001, 1008, 1009, 1011, 1013
 
 
 def close_code(status: int) -> int:

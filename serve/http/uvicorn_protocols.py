@@ -26,15 +26,18 @@ from uvicorn.server import ServerState
 from websockets.frames import Frame
 
 from serve.access.pace import Pace
-from serve.http.close_codes import POLICY_VIOLATION
+from serve.http.close_codes import MESSAGE_TOO_BIG, POLICY_VIOLATION
 
 MESSAGE_LIMIT = "chattts.message_limit"
-"""extension of a scope: `websocket.accept` may have a `message_limit` [bytes], which a second `websocket.accept` takes back"""
+"""extension of a scope: `websocket.accept` may have a `message_limit` [bytes]; then one message is parsed, and what follows it
+waits for a second `websocket.accept`"""
 MOST_MESSAGE_BYTES = 1 << 20
 """of a message of a WebSocket"""
 MOST_WAITING = 16
 """messages that wait for the application, before no more bytes are parsed"""
 SLICE_BYTES = 4096
+HEAD_BYTES = 14
+"""of a frame, at most"""
 FRAMES, FRAMES_A_SECOND = 1024, 32.0
 """pace of frames that are no message"""
 MOST_BEHIND_CLOSE = 16 << 10
@@ -45,6 +48,10 @@ LINGER_S = 2.0
 """how long a socket that broke a rule is read, so that its client can read why it was closed [s]"""
 UNREAD_S = 120.0
 """how long a client may take for what a reply that has ended left in the buffers; longer than connections are kept alive [s]"""
+NO_HANDSHAKE = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 18\r\nConnection: close\r\n\r\n"
+    b"This is no socket."
+)
 
 Loop = asyncio.AbstractEventLoop
 
@@ -108,6 +115,8 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         self._unparsed = b""
         self._behind_close = 0
         self._other_frames = Pace(FRAMES, FRAMES_A_SECOND, self.loop.time)
+        self._first_left: int | None = None  # of the bytes of the one message that may come; None: any number may
+        self._has_first = False
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["extensions"][MESSAGE_LIMIT] = {}
@@ -119,12 +128,11 @@ class BoundedSocket(WebSocketsSansIOProtocol):
 
     async def send(self, message: Message) -> None:  # type: ignore[override]
         """As uvicorn's; see MESSAGE_LIMIT."""
-        if message["type"] != "websocket.accept":
+        is_accept = message["type"] == "websocket.accept"
+        if not (is_accept and self.handshake_complete):
             await super().send(message)  # type: ignore[arg-type]
-            return
-        self.conn.max_message_size = message.get("message_limit", MOST_MESSAGE_BYTES)
-        if not self.handshake_complete:
-            await super().send(message)  # type: ignore[arg-type]
+        if is_accept:
+            self._first_left, self._has_first = message.get("message_limit"), False
             self.read_paused = False
             self.transport.resume_reading()
             self._parse()
@@ -146,6 +154,11 @@ class BoundedSocket(WebSocketsSansIOProtocol):
             return
         self._unparsed += data
         self._parse()
+
+    def send_receive_event_to_app(self) -> None:
+        """Takes a whole message."""
+        super().send_receive_event_to_app()
+        self._has_first = self._first_left is not None
 
     def handle_cont(self, event: Frame) -> None:
         """Takes a fragment."""
@@ -172,14 +185,33 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         self.close_timer = self.loop.call_later(LINGER_S, self.transport.abort)
 
     def _parse(self) -> None:
-        """Parses slices of what has come; before the handshake is complete, the request alone."""
+        """Parses slices of what has come: before the handshake is complete the request, before a key is good one message."""
         while self._unparsed and (self.close_sent or self.queue.qsize() < MOST_WAITING):
-            if self.handshake_initiated and not self.handshake_complete:
+            is_opening = self.handshake_initiated and not self.handshake_complete
+            if is_opening or (self._has_first and not self.close_sent):
                 self.read_paused = True
                 self.transport.pause_reading()
                 return
             piece, self._unparsed = self._unparsed[:SLICE_BYTES], self._unparsed[SLICE_BYTES:]
             super().data_received(piece)
+            if self.conn.handshake_exc is not None and not self.handshake_initiated:
+                self._refuse_handshake()
+            elif self._first_left is not None and not (self._has_first or self.close_sent):
+                self._count_first(len(piece))
+
+    def _count_first(self, size: int) -> None:
+        """Counts bytes of the one message that may come; closes a socket with too many."""
+        assert self._first_left is not None
+        self._first_left -= size
+        if self._first_left < -HEAD_BYTES:
+            self.conn.fail(MESSAGE_TOO_BIG, "the first message is too long")
+            self.handle_parser_exception()
+
+    def _refuse_handshake(self) -> None:
+        """Answers what is no handshake: uvicorn would leave its client without a reply."""
+        self._unparsed = b""
+        self.transport.write(b"".join(self.conn.data_to_send()) or NO_HANDSHAKE)
+        self.transport.close()
 
     def _is_in_pace(self) -> bool:
         """Counts a frame that is no message; closes a socket with too many."""

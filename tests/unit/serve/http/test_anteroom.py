@@ -94,11 +94,30 @@ def test_another_first_message_is_refused_in_words(store: Store, text: str | byt
     assert code == 1008
 
 
+def test_what_follows_the_first_message_waits_for_the_key(store: Store) -> None:
+    """A client in a browser sends its text right behind its key, in messages of any length."""
+    key, _ = add(store)
+    long = {"text": "And more. ", "context_id": "c", "note": "x" * 100_000}
+    with guarded(Authenticator(ring_of(store))) as live:
+        with opened(live) as connection:
+            client = Client(connection)
+            client.say(text="Hello. ", context_id="c", xi_api_key=key)
+            client.say(**long)
+            client.say(close_socket=True)
+            heard, code, _ = client.closed()
+        assert (code, [one for one in heard if "error" in one]) == (1000, [])
+        assert any(one.get("audio") for one in heard)
+        with opened(live) as connection:
+            connection.send(json.dumps({"text": " ", "xi_api_key": "ck-wrong"}))
+            heard, code = said(connection, json.dumps(long))
+        assert ([one["error"] for one in heard], code) == (["invalid_api_key"], 1008)
+
+
 def test_a_first_message_is_short_and_not_too_many_wait_for_theirs(store: Store) -> None:
     add(store)
     with guarded(Authenticator(ring_of(store))) as live:
         with opened(live) as connection:
-            assert said(connection, json.dumps({"text": "x" * anteroom.MOST_BYTES})) == ([], 1009)
+            assert said(connection, json.dumps({"text": "x" * 2 * anteroom.MOST_BYTES})) == ([], 1009)
         with ExitStack() as waiting:
             sockets = [waiting.enter_context(opened(live)) for _ in range(anteroom.MOST_OF_AN_ADDRESS)]
             assert refused(live, MULTI)[0] == 429

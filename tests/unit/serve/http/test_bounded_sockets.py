@@ -1,6 +1,7 @@
 """No socket keeps the server from answering others, or has it hold more than a few messages: the server is another process."""
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -142,3 +143,21 @@ def test_a_path_without_a_socket_is_a_404_in_the_envelope(server: StallServer) -
     with raw.socket:
         assert raw.status == 404
         assert b"content-type: application/json" in raw.head.lower()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "lines", "status"),
+    [
+        ("POST", NATIVE, ["X: 1"], 405),
+        ("GET", NATIVE, [f"X: {'x' * 9000}"], 431),
+        ("GET", NATIVE, [f"X{number}: 1" for number in range(200)], 431),
+        ("GET", f"{NATIVE}?{'x' * 9000}", ["X: 1"], 414),
+    ],
+    ids=["another method", "a long header", "many headers", "a long address"],
+)
+def test_what_is_no_handshake_is_answered(server: StallServer, method: str, path: str, lines: list[str], status: int) -> None:
+    upgrade = ["Host: localhost", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", *lines]
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+        client.sendall("".join(f"{line}\r\n" for line in (f"{method} {path} HTTP/1.1", *upgrade, "")).encode())
+        reply = b"".join(iter(lambda: client.recv(4096), b""))
+    assert reply.startswith(f"HTTP/1.1 {status} ".encode())
