@@ -10,6 +10,8 @@ leave (?1 switches it off) and its routing hints. speech_response.py has limits 
 Oversized headers are refused here. Headers that never end must be cut by the load balancer in front: no ASGI code sees them.
 """
 
+from collections.abc import Iterable
+
 from ray import serve
 from ray.serve.exceptions import RayServeException
 from starlette.datastructures import Headers
@@ -36,7 +38,9 @@ ROUTING_HEADERS = frozenset(
 )
 ROUTING_PREFIX = b"x_ray_"
 WITHOUT_WATCH = (b"x-request-disconnect-disabled", b"?1")
-"""of a WebSocket: Serve's watch for clients that leave would read all their messages ahead, however many wait"""
+"""of a WebSocket, and of a body that may be long: Serve's watch for clients that leave would read all of it ahead"""
+MOST_WATCHED_BYTES = 64 << 10
+"""of a body whose client is watched"""
 
 MOST_HEADER_BYTES = 32 << 10
 TOO_LARGE = bad_request("headers_too_large", f"the headers are larger than {MOST_HEADER_BYTES} bytes", status=431)
@@ -58,7 +62,7 @@ class StripRoutingHeaders:
                 return
             kept = [(name, value) for name, value in scope["headers"] if not is_routing_header(name)]
             added = [(b"x-request-id", request_id.encode())]
-            if scope["type"] == "websocket":
+            if scope["type"] == "websocket" or has_long_body(kept):
                 added.append(WITHOUT_WATCH)
             scope = {**scope, "headers": [*kept, *added]}
         await self._app(scope, receive, send)
@@ -78,6 +82,13 @@ def gate_here() -> Gate | None:
         return None
     found: Gate | None = getattr(replica, "gate", None)
     return found
+
+
+def has_long_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """True for a body of more than MOST_WATCHED_BYTES, or of a length that is not said."""
+    said = {name.lower(): value for name, value in headers}
+    length = said.get(b"content-length", b"0")
+    return b"transfer-encoding" in said or not length.isdigit() or len(length) > 9 or int(length) > MOST_WATCHED_BYTES
 
 
 def is_routing_header(name: bytes) -> bool:

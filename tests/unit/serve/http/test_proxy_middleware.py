@@ -53,6 +53,20 @@ def test_steering_headers_do_not_pass(name):
     assert seen[b"accept"] == b"*/*"
 
 
+@pytest.mark.parametrize(
+    ("header", "is_watched"),
+    [
+        ((b"accept", b"*/*"), True),
+        ((b"content-length", b"65536"), True),
+        ((b"content-length", b"65537"), False),
+        ((b"Content-Length", b"9" * 30), False),
+        ((b"Transfer-Encoding", b"chunked"), False),
+    ],
+)
+def test_a_body_that_may_be_long_is_not_read_ahead(header: tuple[bytes, bytes], is_watched: bool):
+    assert parse_disconnect_disabled_header(headers_behind_the_edge(header)) is not is_watched
+
+
 def test_request_ids_pass_only_when_harmless():
     assert headers_behind_the_edge((b"x-request-id", b"mine.1"))[b"x-request-id"] == b"mine.1"
     assert headers_behind_the_edge((b"x-request-id", b"a,b"))[b"x-request-id"] != b"a,b"
