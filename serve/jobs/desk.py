@@ -12,6 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -43,6 +44,7 @@ CLAIM_S = 60.0
 ID_LETTERS = 24
 PREFIX = "job-"
 ID = re.compile(rf"{PREFIX}[0-9a-f]{{{ID_LETTERS}}}")
+PLANNERS = ThreadPoolExecutor(2, "plans")  # 30,000 parts of SSML take ten seconds, in which others need the threads of the loop
 WAITING = (JobStatus.QUEUED, JobStatus.RUNNING)
 RESUMABLE = (JobStatus.PAUSED, JobStatus.CANCELLED, JobStatus.FAILED)
 
@@ -108,7 +110,7 @@ class JobDesk:
             InvalidRequest, ApiError
         """
         document = await self.documents.read(await asyncio.to_thread(body.question, file, self.config.max_chars))
-        return await asyncio.to_thread(plan_job, body, context, self.speech, document)
+        return await asyncio.get_running_loop().run_in_executor(PLANNERS, plan_job, body, context, self.speech, document)
 
     async def create(
         self, body: JobBody, context: RequestContext, raw: bytes, file: File | None = None

@@ -3,7 +3,9 @@
 import asyncio
 import errno
 import functools
+import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -294,3 +296,20 @@ async def test_every_change_survives_a_lost_answer(tmp_path: Path, way: str):
     statuses = [found.record.status.value for found in clients.jobs().values()]
     assert statuses == {"pause": ["paused"], "cancel": ["cancelled"], "delete": []}.get(way, ["queued"])
     assert await clients.charged() - before == (len("The first words.") if way == "again" else 0)
+
+
+@in_a_loop
+async def test_a_plan_leaves_the_threads_of_the_loop_to_others(tmp_path: Path):
+    """A plan of 30,000 parts takes seconds, in which other replies are read and written in those threads."""
+    clients, threads = Clients(tmp_path), set[str]()
+    desk = clients.desks[0]
+    voice_id = desk.speech.voice_id
+
+    def noting(name: str | None) -> str:
+        threads.add(threading.current_thread().name)
+        return voice_id(name)
+
+    desk.speech = replace(desk.speech, voice_id=noting)
+    body = JobBody(input="<speak><p>One.</p><p>Two.</p></speak>", input_type="ssml")
+    await asyncio.gather(*(desk.plan(body, RequestContext("id", clients.caller)) for _ in range(4)))
+    assert {name.partition("_")[0] for name in threads} == {"plans"}
