@@ -146,8 +146,10 @@ def _send(job_id: str, record: JobRecord, now: float, config: JobsConfig | None)
 
 def _is_listed(url: str, hosts: Collection[str]) -> bool:
     parts = urlsplit(url)
-    default = DEFAULT_PORTS.get(parts.scheme)
-    return default is not None and is_listed(parts.hostname or "", parts.port or default, parts.scheme, hosts)
+    if parts.scheme not in DEFAULT_PORTS:
+        return False
+    port = DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port
+    return is_listed(parts.hostname or "", port, parts.scheme, hosts)
 
 
 def _is_due(record: JobRecord, now: float) -> bool:

@@ -126,6 +126,8 @@ def test_only_allowed_hosts_are_told(tmp_path: Path):
             "https://hooks.example.com:8444/x",
             "http://hooks.example.com:443/x",
             "https://hooks.example.com:99999/x",
+            "https://hooks.example.com:0/x",
+            "ftp://hooks.example.com:8443/x",
             "nothing",
         ):
             assert error_of(create(live, url))["code"] == "invalid_webhook", url
