@@ -120,7 +120,7 @@ class AuthMiddleware:
         try:
             authenticator = self._authenticator()
             scopes = None if access.is_list and authenticator.has_open_lists else access.scopes
-            key = await self._key_of(authenticator, scopes, waiting)
+            key = await self._key_of(authenticator, scopes, waiting, speaks=access.stream)
             added |= {} if scopes is None else NOT_STORED
             if key is None:
                 if access.stores:
@@ -144,9 +144,9 @@ class AuthMiddleware:
             pass
 
     async def _key_of(
-        self, authenticator: Authenticator, scopes: frozenset[KeyScope] | None, waiting: WaitingSocket
+        self, authenticator: Authenticator, scopes: frozenset[KeyScope] | None, waiting: WaitingSocket, *, speaks: bool
     ) -> Key | None:
-        """Returns the key of a request; None if it needs none. A socket may say it in its first message.
+        """Returns the key of a request; None if it needs none. A socket that speaks may say it in its first message.
 
         Raises:
             ApiError: 401, 403, 429, 503
@@ -158,7 +158,7 @@ class AuthMiddleware:
         try:
             return authenticator.authenticate(headers, peer, scopes, opens_page=opens_page)
         except ApiError as refusal:
-            if refusal.spec.code != "missing_api_key" or not waiting.may_say_its_key:
+            if refusal.spec.code != "missing_api_key" or not (speaks and waiting.may_say_its_key):
                 raise
         with self._anteroom.place(headers.get(CLIENT_ADDRESS, peer)):
             said = await waiting.key()
