@@ -141,11 +141,11 @@ def started(
             end_session(session, 0.0)
 
 
-def with_doors(grpc: int, wyoming: int) -> dict[str, str]:
+def with_doors(grpc: int, wyoming: int, limits: str = "first_audio_timeout_s: 300") -> dict[str, str]:
     """The changes of a service that listens on these ports too."""
     return {
         "logging_config: {": f"grpc_options: {{port: {grpc}, grpc_servicer_functions: ['{SERVICER}']}}\nlogging_config: {{",
-        "limits: {": f"wyoming: {{port: {wyoming}}}\n      limits: {{first_audio_timeout_s: 300, ",
+        "limits: {": f"wyoming: {{port: {wyoming}}}\n      limits: {{{limits}, ",
     }
 
 

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import pytest
 import requests
@@ -13,21 +13,11 @@ import requests
 from scripts.chaos.deploying import deploy
 from tests.support.cluster import Cluster, document_of
 from tests.support.recovery import recovered
+from tests.support.signals import stopped
 from tests.support.waiting import wait_until
 
 BACK_S = 120.0  # a dozen seconds where the machine is idle
 IN_A_HURRY = {"deadline_ms": 1500}
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """A process that does nothing any more, whoever asks it."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
 
 
 def why_not_ready(cluster: Cluster) -> str:

@@ -27,6 +27,7 @@ from pipeline.engine.sequence import Sequence
 from pipeline.errors import AtCapacity, DeadlineUnmeetable
 from pipeline.ewma import ClippedEwma
 from pipeline.types import FinishReason, Head, Lane, Prompt, SamplingParams, SchedulingParams, SeedMode
+from scripts.evaluate.gpu_check.workload import Kept
 from tests.support.effort import examples
 from tests.support.engines import NUMERICS, Ahead, distinct
 from tests.support.factories import WIDTH, Take, collect, make_prompt, make_sequence
@@ -137,14 +138,24 @@ def test_a_preempted_sequence_is_bit_equal_on_the_gpus_runner(demo, kv):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize(("numerics", "factory"), [*WAYS, (NUMERICS[0], Ahead), ({"decode": "torch"}, GpuRunner)])
+@pytest.mark.parametrize(
+    ("numerics", "factory"),
+    [
+        *WAYS,
+        (NUMERICS[0], Ahead),
+        # Triton's interpreter takes 48 s for it, where nothing else runs.
+        pytest.param({"decode": "torch"}, GpuRunner, marks=[pytest.mark.nightly, pytest.mark.timeout(900)]),
+    ],
+)
 def test_a_row_that_is_left_out_of_rounds_is_bit_equal(demo, monkeypatch, numerics, factory):
     """One row keeps pace: while somebody listens, no bulk row decodes, and none is copied."""
     monkeypatch.setattr(Pace, "most_rows", 1)
-    steps = 8 if factory is GpuRunner else 40
+    steps = 40
+    if factory is GpuRunner:  # the interpreter takes long: fewer steps, and one layer of the model
+        steps, demo = 8, Kept.of(demo, 1)
     bulk = [(make_prompt(9 + n, number=n, max_steps=steps), SamplingParams(seed=n, min_steps=steps)) for n in range(2)]
     urgent = [(make_prompt(12, number=9, max_steps=steps // 2), SamplingParams(seed=2, min_steps=steps // 2))]
-    size = numerics | {"slots": 4, "max_steps": 64, "buffer_steps": 128}
+    size = numerics | {"slots": 3, "max_steps": 64, "buffer_steps": 128}
     held = []
     plan_of = Scheduler.next_plan
 
