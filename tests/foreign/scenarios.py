@@ -17,6 +17,7 @@ import aiohttp
 from deepgram import AsyncDeepgramClient, DeepgramClient, DeepgramClientEnvironment
 from deepgram.core.api_error import ApiError
 from deepgram.speak.v1.types import SpeakV1Text
+from elevenlabs_first import answers, one_text, two_contexts
 from livekit.agents import APIConnectOptions
 from livekit.plugins import elevenlabs as livekit_elevenlabs
 from livekit.plugins import openai as livekit_openai
@@ -183,7 +184,7 @@ async def livekit_refused(**options: Any) -> Result:
                 try:
                     found[name].append(await livekit_audio(spoken))
                 except Exception as error:
-                    found[name].append(type(error).__name__)
+                    found[name].append([type(error).__name__, getattr(error, "status_code", None)])
                 await spoken.aclose()
             await tts.aclose()
     return found
@@ -198,6 +199,15 @@ async def livekit_pauses(**options: Any) -> Result:
             await asyncio.sleep(pause_s)
         await tts.aclose()
         return {"heard": heard}
+
+
+async def elevenlabs_first_message() -> Result:
+    found: Result = {}
+    for name, key in (("right", KEY), ("wrong", WRONG)):
+        for kind, messages in (("", one_text(key, TEXT)), ("multi-", two_contexts(key, TEXT))):
+            path = f"/v1/text-to-speech/alloy/{kind}stream-input?output_format=pcm_24000"
+            found[f"{name} {kind}stream-input"] = await answers(ws(GUARDED) + path, messages)
+    return found
 
 
 async def livekit_elevenlabs_http() -> Result:
@@ -330,6 +340,7 @@ SCENARIOS = (
     deepgram_socket,
     deepgram_socket_refused,
     deepgram_idle,
+    elevenlabs_first_message,
     livekit_elevenlabs_http,
     livekit_elevenlabs_socket,
     livekit_elevenlabs_refused,

@@ -23,7 +23,10 @@ TALKED = {"whole": True, "audio": 2 * SECOND, "began": True, "after": True, "mor
 PAUSED = {"heard": [SECOND, SECOND], "errors": 0}
 LIVEKIT_HTTP = {"seconds": 1.01}  # it appends 10 ms of its own
 LIVEKIT_SOCKET = {"seconds": 2.0, "five": 5 * [2.0], "interrupted": True, "after": 2.0}
-LIVEKIT_REFUSED = {what: ["APIStatusError", "APIStatusError"] for what in ("voice", "key", "full")}
+LIVEKIT_REFUSED = {  # over HTTP and over a socket; -1: a message on an open socket, which the plugin gives no status
+    what: [["APIStatusError", status], ["APIStatusError", of_socket]]
+    for what, status, of_socket in (("voice", 404, -1), ("key", 401, 401), ("full", 429, -1))
+}
 
 EXPECTED: dict[str, dict[str, Any]] = {
     "deepgram_http": {"audio": SECOND},
@@ -40,6 +43,12 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "full": ["Error", "TOO_MANY_REQUESTS", 1013],
     },
     "deepgram_idle": {"first": "Metadata", "code": 1000},
+    "elevenlabs_first_message": {
+        "right stream-input": [2 * SECOND, [], 1000],
+        "right multi-stream-input": [4 * SECOND, [], 1000],
+        "wrong stream-input": [0, ["invalid_api_key"], 1008],
+        "wrong multi-stream-input": [0, ["invalid_api_key"], 1008],
+    },
     "livekit_elevenlabs_http": LIVEKIT_HTTP,
     "livekit_elevenlabs_socket": LIVEKIT_SOCKET,
     "livekit_elevenlabs_refused": LIVEKIT_REFUSED,
@@ -73,8 +82,10 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 
 def is_recorded(scenario: str) -> bool:
-    """False for what takes the time of a pause; test_conversation_socket.py has that in short."""
-    return not scenario.endswith("_idle")
+    """False for what takes the time of a pause and for messages with a key: test_conversation_socket.py and
+    test_anteroom.py have these in short.
+    """
+    return not scenario.endswith(("_idle", "_first_message"))
 
 
 @pytest.mark.nightly
