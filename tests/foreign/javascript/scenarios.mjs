@@ -149,13 +149,11 @@ async function deepgram_refused() {
   return refused(speak, (error) => [error.constructor.name, error.statusCode, error.body.err_code]);
 }
 
+const deepgramSocket = (client) =>
+  client.speak.v1.connect({ model: "alloy", encoding: "linear16", sample_rate: "24000", reconnectAttempts: 0 });
+
 async function deepgram_socket() {
-  const socket = await deepgram().speak.v1.connect({
-    model: "alloy",
-    encoding: "linear16",
-    sample_rate: "24000",
-    reconnectAttempts: 0,
-  });
+  const socket = await deepgramSocket(deepgram());
   const said = [];
   let bytes = 0;
   const ended = new Promise((resolve) => socket.on("close", (event) => resolve(event.code)));
@@ -171,6 +169,13 @@ async function deepgram_socket() {
   return { code: await ended, bytes, said };
 }
 
+async function deepgram_socket_refused() {
+  const socket = await deepgramSocket(deepgram(GUARDED, WRONG));
+  const failed = new Promise((resolve) => socket.on("error", (error) => resolve(error.message)));
+  socket.connect();
+  return { error: await failed };
+}
+
 const SCENARIOS = [
   openai_whole,
   openai_streamed,
@@ -184,6 +189,7 @@ const SCENARIOS = [
   deepgram_streamed,
   deepgram_refused,
   deepgram_socket,
+  deepgram_socket_refused,
 ];
 
 for (const scenario of SCENARIOS) {

@@ -44,6 +44,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "right_key": True,
     },
     "deepgram_socket": {"code": 1000, "bytes": SECOND, "said": ["Metadata", "Flushed"]},
+    "deepgram_socket_refused": {"error": "Unexpected server response: 401"},
 }
 
 
