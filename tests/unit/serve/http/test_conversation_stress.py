@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from websockets.exceptions import ConnectionClosed
 
 from serve.config.app_config import ConversationsConfig, LimitsConfig
+from serve.http.uvicorn_protocols import MOST_MESSAGE_BYTES
 from tests.support.effort import examples
 from tests.support.fakes import CHUNK, Speaker, make_services
 from tests.support.haproxy import manager, running
@@ -27,9 +28,10 @@ pytestmark = pytest.mark.slow
 SENTENCE = "This is one more sentence of it. "
 LONG = "Many words follow one another here and none is the last one, " * 50 + "but this one is. "
 PART_BYTES = 2 * CHUNK  # of a Speaker with one chunk
-CONTEXTS = min(10_000, examples(2_000))
+REFUSED_CONTEXTS = 400  # as many as the pace of a socket's messages has room for at once
+CONTEXTS = min(1_000, examples(200))
 CHARACTERS = 1_000_000
-MOST_BYTES = 16 << 20  # of uvicorn
+MOST_BYTES = 64 << 10  # limits.max_body_bytes, below what a frame may have
 WORDS_OF = {  # what each protocol says when there is no room, and when a message is too large
     "own": ("overloaded", "body_too_large"),
     "elevenlabs": ("system_busy", "body_too_large"),
@@ -95,28 +97,28 @@ async def beside(port: int, work: Callable[[], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("tongue", [OWN, ELEVENLABS], ids=lambda tongue: tongue.name)
-def test_ten_thousand_contexts_in_one_socket(tongue: Tongue):
+def test_contexts_without_end_in_one_socket(tongue: Tongue):
     """Open at once, they are refused in words but for as many as there is room for; one after the other, all are spoken."""
     room = ConversationsConfig().max_contexts
 
     async def work(port: int) -> None:
         async with talking(tongue, port) as client:
             sending = asyncio.create_task(open_all(client))
-            while len(client.refused) < CONTEXTS - room:
+            while len(client.refused) < REFUSED_CONTEXTS:
                 await client.hear()
             await sending
-            assert client.refused == [WORDS_OF[tongue.name][0]] * (CONTEXTS - room)
+            assert client.refused == [WORDS_OF[tongue.name][0]] * REFUSED_CONTEXTS
             for number in range(room):
                 await client.end(f"c{number}")
             ended = {(await client.until("over")).context for _ in range(room)}
             assert ended == {f"c{number}" for number in range(room)}
         async with talking(tongue, port) as client:
-            for number in range(CONTEXTS // 10):
+            for number in range(CONTEXTS):
                 assert await client.speak("One. ", context=f"d{number}")
             assert client.refused == []
 
     async def open_all(client: Talker) -> None:
-        for number in range(CONTEXTS):
+        for number in range(room + REFUSED_CONTEXTS):
             await client.begin(f"c{number}")
 
     with house() as at:
@@ -173,7 +175,7 @@ def test_a_million_characters_that_wait_for_room_are_all_spoken(tongue: Tongue):
 
 
 @pytest.mark.parametrize("tongue", TONGUES, ids=lambda tongue: tongue.name)
-def test_messages_of_16_mib(tongue: Tongue):
+def test_messages_of_a_mib(tongue: Tongue):
     """Up to what a frame may have they are refused in words, and the socket stays; a larger one closes its socket."""
 
     async def work(port: int) -> None:
@@ -181,7 +183,7 @@ def test_messages_of_16_mib(tongue: Tongue):
         async with talking(tongue, port) as client:
             await client.begin()
             for _ in range(3):
-                await client.say("x" * (MOST_BYTES - empty))
+                await client.say("x" * (MOST_MESSAGE_BYTES - empty))
                 await client.until("refused")
             assert client.refused == [WORDS_OF[tongue.name][1]] * 3
             await client.say("One. ")
@@ -190,10 +192,10 @@ def test_messages_of_16_mib(tongue: Tongue):
             assert client.audio
         async with talking(tongue, port) as client:
             with suppress(ConnectionClosed):
-                await client.say("x" * (MOST_BYTES + 1))
+                await client.say("x" * MOST_MESSAGE_BYTES)
             assert await client.closed() == 1009
 
-    with house() as at:
+    with house(limits=LimitsConfig(max_body_bytes=MOST_BYTES)) as at:
         asyncio.run(beside(at.port, lambda: work(at.port)))
 
 
