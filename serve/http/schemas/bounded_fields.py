@@ -12,6 +12,7 @@ that comes after, checks, copies and names of ignored fields, costs the same for
 import json
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from pydantic import AliasChoices, BaseModel
@@ -63,12 +64,13 @@ def bounded(fields: Mapping[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
         ApiError: 400, there are too many values in the known fields.
     """
     known = names_of(kind)
-    kept = {name: value for name, value in fields.items() if name in known}
-    unknown = {name: None if value is None else True for name, value in fields.items() if name not in known}
-    named = [name for name in unknown if len(name) <= MOST_NAME_CHARS][:MOST_UNKNOWN]
-    kept |= {name: unknown[name] for name in named}
-    if len(unknown) > len(named):
-        kept[f"+{len(unknown) - len(named)}"] = True
+    kept = {name: fields[name] for name in sorted(known) if name in fields}
+    unknown = len(fields) - len(kept)
+    short = (name for name in fields if name not in known and len(name) <= MOST_NAME_CHARS)
+    named = {name: None if fields[name] is None else True for name in islice(short, MOST_UNKNOWN)}
+    kept |= named
+    if unknown > len(named):
+        kept[f"+{unknown - len(named)}"] = True
     _check_values(list(kept.values()))
     return kept
 
