@@ -7,6 +7,7 @@ import trustme
 from elevenlabs import DialogueInput, VoiceSettings
 from elevenlabs.client import ElevenLabs
 from elevenlabs.core.api_error import ApiError
+from websockets.exceptions import InvalidStatus
 
 from pipeline.store.store import Store
 from serve.access.api_keys import Quota
@@ -173,8 +174,11 @@ def test_text_over_a_socket_that_is_refused_or_closed(certificate, store: Store)
             wait_until(lambda sockets=sockets: brief.conversations.open_now == sockets)
         yield "of the text. "
 
+    with serving(closed, certificate) as live, pytest.raises(InvalidStatus) as refused:  # before the upgrade
+        written_to(live, WORDS)
+    assert refused.value.response.status_code == 401
+    assert b"invalid_api_key" in refused.value.response.body
     for services, words, code, sentence in (
-        (closed, WORDS, 1008, "invalid_api_key"),
         (full, WORDS, 1013, "overloaded"),
         (brief, pausing(), 1008, "idle for 1 s"),
     ):
