@@ -27,6 +27,12 @@ class Report:
         self.charges[name] = self.charges.get(name, 0) + characters
 
     @property
+    def values(self) -> list[str | int]:
+        """The number of charges; for each its token, day and characters. Refunds come last: none exceeds what is charged."""
+        charges = sorted(self.charges.items(), key=lambda charge: charge[1] < 0)
+        return [len(charges), *(value for (token, day), characters in charges for value in (token, day, characters))]
+
+    @property
     def is_empty(self) -> bool:
         return not self.audio_s and not self.charges
 

@@ -222,8 +222,7 @@ class RedisQuotas:
         if not report.is_empty:
             self._sent[key] = report
         known = self._of(key)
-        charges = [part for (token, day), characters in report.charges.items() for part in (token, day, characters)]
-        values = [*known.sums, self._lease_s, report.token, report.audio_s, known.audio_ahead_s, len(report.charges), *charges]
+        values = [*known.sums, self._lease_s, report.token, report.audio_s, known.audio_ahead_s, *report.values]
         answer = await self._ask(partial(self._report, _names(key), [*values, *self._permits.get(key, ())]))
         if answer is None:
             return False

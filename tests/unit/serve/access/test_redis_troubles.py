@@ -237,6 +237,21 @@ def test_what_has_no_answer_counts_once(faulty: FaultyRedis, server: RedisServer
     ask(play, faulty.url)
 
 
+def test_refunds_that_were_made_before_a_larger_charge_all_count(faulty: FaultyRedis, server: RedisServer):
+    async def play(quotas: RedisQuotas) -> None:
+        faulty.fault = REFUSALS["READONLY"]
+        for characters in (10, 300):
+            assert not (await quotas.charge_characters("key", DAY, characters)).refusal
+            quotas.refund_characters("key", DAY, Charge(characters, today()))
+        faulty.fault = ""
+        await quotas.renew()
+        other = RedisQuotas(server.url, LocalQuotas())
+        assert await other.characters_today("key") == await quotas.characters_today("key") == 100
+        await other.close()
+
+    ask(play, faulty.url)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_at_any_interleaving_every_charge_counts_once(faulty: FaultyRedis, server: RedisServer, seed: int):
     """Charges, refunds and rounds at the same time, while answers are lost and questions refused."""
