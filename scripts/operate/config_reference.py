@@ -25,7 +25,7 @@ HEAD = """\
 
 Written by `python -m scripts.generate` from the configuration models; `chattts-serve config show --markdown` prints it, too.
 [Configuration](configuration.md) explains how the files are used. An unknown key is refused, and the message names the
-nearest key, or the new name of a renamed one.
+nearest key, or what replaced it.
 """
 ROOTS: tuple[tuple[str, type[BaseModel], str], ...] = (
     ("args", AppConfig, "The `args:` of the application."),
@@ -69,9 +69,9 @@ def markdown() -> str:
     for section in sections():
         parts.append(f"\n## `{section.path}`\n\n{section.meaning}\n")
         if section.rows:
-            parts.append("\n| key | type | default | unit | meaning |\n|---|---|---|---|---|\n")
+            parts.append("\n| key | values | default | meaning |\n|---|---|---|---|\n")
         for row in section.rows:
-            cells = (f"`{row.key}`", row.type, row.default, row.unit, row.meaning)
+            cells = (f"`{row.key}`", row.type, f"{row.default} {row.unit}".rstrip(), row.meaning)
             parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n")
     return "".join(parts)
 
@@ -125,11 +125,11 @@ def _type(annotation: Any, metadata: list[Any]) -> str:
         return " or ".join(f"`{value}`" for value in annotation)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "section, as in `pipeline`"
-    bounds = [
-        f" {word} {_number(getattr(part, name))}" for name, word in BOUNDS.items() for part in metadata if hasattr(part, name)
-    ]
-    name = {"str": "text", "bool": "true or false", "int": "integer", "float": "number"}[annotation.__name__]
-    return name + "".join(bounds)
+    bounds = " ".join(
+        f"{word} {_number(getattr(part, name))}" for name, word in BOUNDS.items() for part in metadata if hasattr(part, name)
+    )
+    name = {"str": "text", "bool": "boolean", "int": "integer", "float": "" if bounds else "number"}[annotation.__name__]
+    return f"{name} {bounds.removeprefix('from ') if ' to ' in bounds else bounds}".strip()
 
 
 def _default(field: FieldInfo) -> str:
