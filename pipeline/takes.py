@@ -30,7 +30,9 @@ TAKES = 2
 
 
 class Takes:
-    """Generates the segments of one request."""
+    """Generates the segments of one request. A segment that ends too early is generated again: a second attempt, with draws of
+    its own.
+    """
 
     def __init__(self, generator: CodeGenerator, sampling: SamplingParams, deadline: float, first_steps: Sequence[int]) -> None:
         """

@@ -31,7 +31,7 @@ _TAG = re.compile(r"<[^>]*>")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of a long text that is spoken as one request."""
+    """A stretch of a long text that is synthesised as one request."""
 
     text: str
     chapter: int = 0

@@ -17,7 +17,7 @@ ALL_TENANTS = "everybody"  # name of the store's record
 
 
 class PurgeGenerations:
-    """Counts purges, for all tenants together and per tenant."""
+    """Counts purges, for all tenants together and per tenant: a number in each cache key, so older entries are not found."""
 
     def __init__(self, store: Store | None) -> None:
         self._store = store

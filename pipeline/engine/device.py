@@ -19,7 +19,7 @@ from pipeline.engine.sequence import Sequence
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundOutput:
-    """The result of one round: K steps of S slots."""
+    """The result of one round, a run of the model over all slots: K steps of S slots."""
 
     hidden: NDArray[np.float32]  # (K, S, width)
     tokens: NDArray[np.int64]  # (K, S, 4); TEXT slots: their token in every column
@@ -78,7 +78,7 @@ class DeviceRunner(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreemptedSlot:
-    """A preempted sequence's slot, on the host: arrays of a CPU's runner, tensors of a GPU's."""
+    """The slot of a bulk sequence that gave it to a listener, on the host: arrays of a CPU's runner, tensors of a GPU's."""
 
     cached: tuple[Any, ...]  # one per array of the cache: (layers, heads, length, ...)
     state: tuple[Any, ...]  # one per array of per-slot state: the slot's row

@@ -15,7 +15,7 @@ from pipeline.engine.sequence import Sequence, slot_of
 
 
 class SlotTable:
-    """The slots of one engine."""
+    """The slots of one engine: the rows of its fixed batch."""
 
     def __init__(self, slots: int) -> None:
         self._owners: list[Sequence | None] = [None] * slots

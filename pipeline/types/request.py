@@ -16,7 +16,7 @@ from pipeline.types.timing import Mark, TimeDetail
 
 
 class Lane(StrEnum):
-    """How urgent a request is; the first is the most urgent."""
+    """The priority class of a request; the first is the most urgent."""
 
     INTERACTIVE = "interactive"
     """a listener waits for it now"""

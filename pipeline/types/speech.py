@@ -45,7 +45,9 @@ class Admission:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepBlock:
-    """Consecutive steps of one sequence."""
+    """Consecutive steps of one sequence, which leave the engine together. A step is four codes, one per codebook, and the
+    hidden state that the vocoder decodes; 46.875 steps are one second of audio.
+    """
 
     hidden: NDArray[np.float32]  # (n, width)
     codes: NDArray[np.int64]  # (n, 4); TEXT sequences: (n, 1)

@@ -93,7 +93,7 @@ class Refined:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prompt:
-    """What the GPT is prefilled with, and the cap on its steps."""
+    """What the model computes before the first step of a segment (the prefill), and the cap on its steps."""
 
     ids: NDArray[np.int64]  # (S, 4): text positions repeat their id in all four columns
     text_mask: NDArray[np.bool_]  # (S,): True where `ids` is text, False where it is audio codes

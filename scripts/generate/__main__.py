@@ -10,10 +10,19 @@ import argparse
 import sys
 from pathlib import Path
 
-from scripts.generate import configuration_reference, k8s_config, monitoring, mounts, pinyin_table, ray_env, riva_protocol
+from scripts.generate import (
+    configuration_reference,
+    glossary,
+    k8s_config,
+    monitoring,
+    mounts,
+    pinyin_table,
+    ray_env,
+    riva_protocol,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATORS = (configuration_reference, k8s_config, monitoring, pinyin_table, ray_env, riva_protocol)
+GENERATORS = (configuration_reference, glossary, k8s_config, monitoring, pinyin_table, ray_env, riva_protocol)
 
 
 def all_files() -> dict[Path, str]:

@@ -40,7 +40,7 @@ UNLIMITED = Quota(requests_per_s=None, streams=None, characters_a_day=None)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Caller:
-    """The client of a request, as the routes see it."""
+    """The client of a request. Its id is the tenant of fair shares and cache entries."""
 
     id: str = ANONYMOUS
     """id of the key: for logs, fair shares and tenants"""

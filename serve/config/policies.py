@@ -42,7 +42,7 @@ class QuarantineConfig(StrictModel):
 
 
 class DegradationStep(StrEnum):
-    """One simplification. All except the refusals change samples, if only by rounding."""
+    """One simplification under load. All except the refusals change samples, if only by rounding."""
 
     REFINE = "refine"
     """the refine pass is left out"""

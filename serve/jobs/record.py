@@ -71,7 +71,7 @@ class Webhook(StrictModel):
 
 
 class JobRecord(StrictModel):
-    """The state of one job; everything else is in its files."""
+    """A long text that is synthesised in the background, part by part: its state; everything else is in its files."""
 
     tenant: str
     """id of the key that it belongs to"""

@@ -50,7 +50,7 @@ CURRENT_REQUEST: ContextVar[TrackedRequest | None] = ContextVar("chattts_current
 
 
 class Quarantine:
-    """Tracks the requests of one ingress replica, and refuses the poisonous ones."""
+    """Tracks the requests of one ingress replica, and refuses those that repeatedly crashed replicas."""
 
     def __init__(self, config: QuarantineConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.refused = 0  # since the replica started

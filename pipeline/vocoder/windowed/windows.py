@@ -27,7 +27,10 @@ from pipeline.spec import HOP, SAMPLES_PER_STEP
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One body with its context. All positions are steps of the utterance; row i of the window is step first_step + i."""
+    """A fixed number of steps, the body with context on both sides, decoded together.
+
+    All positions are steps of the utterance; row i of the window is step first_step + i.
+    """
 
     index: int
     """k: number of the body in the utterance"""

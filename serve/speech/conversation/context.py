@@ -84,7 +84,7 @@ class _Line:
 
 
 class Context:
-    """One context, from its opening until it is closed, cancelled or has failed."""
+    """A text of a conversation that grows, and its audio: from its opening until it is closed, cancelled or has failed."""
 
     def __init__(
         self,

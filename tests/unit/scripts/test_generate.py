@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from scripts.generate.__main__ import all_files, outdated
+from scripts.generate.glossary import TERMS, meaning
 from scripts.operate.config_reference import markdown, sections
 
 SECTIONS = list(sections())
@@ -52,3 +53,8 @@ def test_bounds_defaults_and_units_are_written_out():
     assert "| `loudness_lufs` | -40 to -10 or null | `-20` LUFS |" in page
     assert "| `method` | `auto` or `incremental` or `windows` | `auto` |" in page
     assert "| `version` | text | required |" in page
+
+
+def test_the_glossary_is_short():
+    assert len(TERMS) <= 40
+    assert {term: text for term, place in TERMS.items() if len((text := meaning(*place)).split()) > 40} == {}
