@@ -86,15 +86,7 @@ def test_the_change_log_names_every_renamed_key_and_value():
     assert [line for line in lines if line not in log] == []
 
 
-def sentence(package: Path) -> str:
-    """The first line of a package's docstring."""
-    docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
-    assert docstring, f"{package} has no docstring"
-    return docstring.partition("\n")[0]
-
-
 @pytest.mark.parametrize("top", ["serve", "pipeline"])
-def test_every_folder_is_described_in_its_own_words(top: str):
+def test_every_folder_says_what_it_is_for(top: str):
     for source in sorted((ROOT / top).rglob("__init__.py")):
-        folder = source.parent.relative_to(ROOT)
-        assert f"| `{folder}/` | {sentence(source.parent)} |" in PAGES["docs/architecture.md"]
+        assert ast.get_docstring(ast.parse(source.read_text())), source
