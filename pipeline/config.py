@@ -153,7 +153,8 @@ class EngineConfig(StrictModel):
         20.0,
         ge=0,
         le=600,
-        description="all others go before bulk; while a bulk sequence is older than they by this, one row stays bulk's [s]",
+        description="all others go before bulk; while a bulk sequence is older than they by this, one slot stays bulk's, and "
+        "one row where five are fast enough (max_rtf) [s]",
     )
     max_preempted: int = Field(
         4,

@@ -226,6 +226,8 @@ class EngineLoop:
                 self._sequence_s.add(now - sequence.submitted_at)
             else:
                 sequence.flush()
+            if sequence.first_block_at is None and sequence.steps >= sequence.blocks[0]:
+                sequence.first_block_at = now
 
     def _die(self, death: EngineDead) -> None:
         with self.wake:

@@ -58,14 +58,19 @@ class Pace:
             self._slope = min(max(0.0, covariance / variance), self._times / self._rows)  # no step of 0 rows takes less than 0
 
     @property
-    def most_rows(self) -> int:
-        """The most rows that leave every stream as fast as it must be; all of them where not even one alone would be."""
+    def fast_rows(self) -> int:
+        """The most rows that leave every stream as fast as it must be; 0 where not even one alone would be."""
         return self._rows_within(1.0)
+
+    @property
+    def most_rows(self) -> int:
+        """The most rows that listeners get: all where none would be fast enough, because nobody gains by waiting."""
+        return self.fast_rows or self._slots
 
     @property
     def sure_rows(self) -> int:
         """As many of them as there will be if rounds become a little longer; two at least, where there are two."""
-        return min(self.most_rows, max(2, self._rows_within(LONGER)))
+        return min(self.most_rows, max(2, self._rows_within(LONGER) or self._slots))
 
     def _rows_within(self, longer: float) -> int:
         """Returns the most rows if rounds were so many times as long."""
@@ -74,7 +79,9 @@ class Pace:
         fixed, slope = self._line()
         each = slope + self._prefills / self._rows
         longest_s = self._slowest / STEPS_PER_SECOND  # of a step
-        if fixed + each > longest_s or not each:
+        if fixed + each > longest_s:
+            return 0
+        if not each:
             return self._slots
         return min(self._slots, max(1, math.floor((longest_s / longer - fixed) / each)))
 

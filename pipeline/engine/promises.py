@@ -156,7 +156,7 @@ class Playback:
     def _choose_bulk(self) -> None:
         """Starts the bulk rows that decode in the next round, and stops those that do not."""
         slots = self._slots
-        num = num_decoding(slots.bulk, slots.listened, slots.most_rows)
+        num = num_decoding(slots.bulk, slots.listened, slots.fast_rows)
         for sequence in slots.bulk[:num]:
             self._start(self._rows[sequence])
         for sequence in slots.bulk[num:]:

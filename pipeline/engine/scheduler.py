@@ -26,12 +26,15 @@ from pipeline.engine.slot_table import SlotTable
 from pipeline.engine.turns import SlotCounts, next_turn, num_decoding
 from pipeline.engine.waiting_queue import WaitQueue
 from pipeline.errors import AtCapacity, DeadlineExceeded, ReaderStalled, SynthesisError
+from pipeline.spec import STEPS_PER_SECOND
 from pipeline.types import Lane
 
 PREFILL_BUCKET = 16
 """prompts are padded to a multiple of this [positions]"""
 EXTENT_BUCKET = 64
 """a decode step looks at a multiple of this many positions"""
+SPARE_S = 3.0
+"""audio that each listener has ahead while a bulk row decodes beside them although rounds are too slow for it [s]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ class Scheduler:
         left = self._remove_ended(now)
         prefill, preempt, restore = self._assign_slots()
         could.update(sequence for sequence in (*prefill, *restore) if self._has_room(sequence, now))
-        decode = self._choose_rows(could)
+        decode = self._choose_rows(could, now)
         for sequence in decode:
             sequence.last_planned = self._plans
         # Steps of this round are at positions length .. length + steps_per_round - 1, behind those of rounds in flight.
@@ -191,6 +194,7 @@ class Scheduler:
     def _counts(self) -> SlotCounts:
         counts = SlotCounts(
             most_rows=self.pace.most_rows,
+            fast_rows=self.pace.fast_rows,
             free=self._slots.num_free,
             may_preempt=self._config.max_preempted - self._num_preempted(),
         )
@@ -215,6 +219,7 @@ class Scheduler:
             counts = self._counts()
             counts.free += self._slots.num_cooling
             counts.most_rows = self.pace.sure_rows  # it may change before the promise is due
+            counts.fast_rows = min(counts.fast_rows, counts.most_rows)
             return Playback(
                 self._config,
                 self.queue,
@@ -323,12 +328,25 @@ class Scheduler:
         self.queue.rejoin(victim)
         return slot
 
-    def _choose_rows(self, could: set[Sequence]) -> tuple[Sequence, ...]:
+    def _choose_rows(self, could: set[Sequence], now: float) -> tuple[Sequence, ...]:
         """Returns those of the rows that could decode which do."""
         rows = [row for row in self._running() if row in could and not row.preempt_pending]
         bulk = sorted((row for row in rows if row.lane is Lane.BULK), key=lambda row: row.rank)
-        held = set(bulk[num_decoding(bulk, len(rows) - len(bulk), self.pace.most_rows) :])
-        return tuple(row for row in rows if row not in held)
+        number = num_decoding(bulk, len(rows) - len(bulk), self.pace.fast_rows)
+        if bulk and not number and bulk[0].rank <= now and self._have_audio_to_spare(now):
+            number = 1
+        waiting = set(bulk[number:])
+        return tuple(row for row in rows if row not in waiting)
+
+    def _have_audio_to_spare(self, now: float) -> bool:
+        """Returns True if no listener waits and each has SPARE_S more than was played since the first block."""
+        if any(sequence.lane is not Lane.BULK for sequence in self.queue):
+            return False
+        return all(
+            sequence.first_block_at is not None and sequence.steps / STEPS_PER_SECOND >= now - sequence.first_block_at + SPARE_S
+            for sequence in self._running()
+            if sequence.lane is not Lane.BULK and sequence.paused_since is None
+        )
 
     def _has_room(self, sequence: Sequence, now: float) -> bool:
         """Returns True if the reader's buffer has room for a whole round and those in flight; else records since when not."""

@@ -86,6 +86,8 @@ class Sequence:
     """when it got its first slot [monotonic s]"""
     prefilled_at: float | None = None
     """when its first decode round began [monotonic s]"""
+    first_block_at: float | None = None
+    """when its reader got the first block [monotonic s]"""
     slot: int | None = None
     steps: int = 0
     """steps emitted so far"""

@@ -10,7 +10,9 @@ Sequences of the interactive and the standard lane have listeners; bulk has none
 - While anybody listens, no more rows decode than leave every stream fast enough. Listeners come first; bulk rows beyond
   that stay in their slots and out of the round, the most urgent of them last. Bulk alone decodes in all slots.
 - A listener who finds no free slot gets that of the least urgent bulk sequence, whose state is kept on the host.
-- Bulk is not starved: while a bulk sequence is older than a waiting listener by `bulk_patience_s` or more, one row is bulk's.
+- Bulk is not starved: while a bulk sequence is older than a waiting listener by `bulk_patience_s` or more, one slot is
+  bulk's, and one row where LEAST_SHARED rows are fast enough. Where fewer are, its row decodes while nobody waits and all
+  listeners have audio to spare (scheduler.py).
 """
 
 from bisect import insort
@@ -19,6 +21,9 @@ from dataclasses import dataclass, field
 from pipeline.engine.sequence import Sequence
 from pipeline.engine.waiting_queue import Order
 from pipeline.types import Lane
+
+LEAST_SHARED = 5
+"""rows of which one is kept for overdue bulk: of fewer it would be too large a part of what listeners have"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,9 @@ class SlotCounts:
     """Who is in the slots, as far as the rule looks at it."""
 
     most_rows: int
-    """rows that may decode while anybody listens"""
+    """rows that listeners may have"""
+    fast_rows: int
+    """rows within which bulk decodes while anybody listens; fewer where not even one listener is fast enough"""
     free: int
     may_preempt: int
     """sequences that may still be preempted"""
@@ -82,23 +89,23 @@ def next_turn(order: Order, slots: SlotCounts) -> Turn | None:
         return Turn(bulk) if bulk is not None and slots.free and _bulk_fits(slots, attended=slots.listened > 0) else None
     bulk = order.bulk(until=listener.rank)
     is_overdue = bulk is not None or (bool(slots.bulk) and slots.bulk[0].rank <= listener.rank)
-    fits = slots.listened + 1 + is_overdue <= slots.most_rows
-    if fits and (bulk is None or slots.bulk or not slots.free):
-        if slots.free:
-            return Turn(listener)
-        if slots.may_preempt > 0 and len(slots.bulk) > is_overdue:
-            return Turn(listener, victim=slots.bulk[-1])
-        return None
-    return Turn(bulk) if bulk is not None and slots.free and _bulk_fits(slots, attended=True) else None
+    fits = slots.listened + 1 + (is_overdue and slots.most_rows >= LEAST_SHARED) <= slots.most_rows
+    if bulk is not None and slots.free and not (fits and slots.bulk) and _bulk_fits(slots, attended=True):
+        return Turn(bulk)
+    if fits and slots.free:
+        return Turn(listener)
+    if fits and slots.may_preempt > 0 and len(slots.bulk) > is_overdue:
+        return Turn(listener, victim=slots.bulk[-1])
+    return None
 
 
-def num_decoding(bulk: list[Sequence], listened: int, most_rows: int) -> int:
+def num_decoding(bulk: list[Sequence], listened: int, fast_rows: int) -> int:
     """Returns how many of the bulk rows decode beside so many that somebody listens to; the most urgent do."""
-    return min(len(bulk), max(0, most_rows - listened)) if listened else len(bulk)
+    return min(len(bulk), max(0, fast_rows - listened)) if listened else len(bulk)
 
 
 def _bulk_fits(slots: SlotCounts, *, attended: bool) -> bool:
-    return not attended or slots.listened + len(slots.bulk) < slots.most_rows
+    return not attended or slots.listened + len(slots.bulk) < slots.fast_rows
 
 
 def _rank(sequence: Sequence) -> float:

@@ -125,11 +125,11 @@ def _type(annotation: Any, metadata: list[Any]) -> str:
         return " or ".join(f"`{value}`" for value in annotation)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "section, as in `pipeline`"
-    bounds = " ".join(
+    limits = " ".join(
         f"{word} {_number(getattr(part, name))}" for name, word in BOUNDS.items() for part in metadata if hasattr(part, name)
     )
-    name = {"str": "text", "bool": "boolean", "int": "integer", "float": "" if bounds else "number"}[annotation.__name__]
-    return f"{name} {bounds.removeprefix('from ') if ' to ' in bounds else bounds}".strip()
+    name = {"str": "text", "bool": "boolean", "int": "integer", "float": "" if limits else "number"}[annotation.__name__]
+    return f"{name} {limits.removeprefix('from ') if ' to ' in limits else limits}".strip()
 
 
 def _default(field: FieldInfo) -> str:

@@ -149,7 +149,7 @@ def test_a_preempted_sequence_is_bit_equal_on_the_gpus_runner(demo, kv):
 )
 def test_a_row_that_is_left_out_of_rounds_is_bit_equal(demo, monkeypatch, numerics, factory):
     """One row keeps pace: while somebody listens, no bulk row decodes, and none is copied."""
-    monkeypatch.setattr(Pace, "most_rows", 1)
+    monkeypatch.setattr(Pace, "fast_rows", 1)
     steps = 40
     if factory is GpuRunner:  # the interpreter takes long: fewer steps, and one layer of the model
         steps, demo = 8, Kept.of(demo, 1)

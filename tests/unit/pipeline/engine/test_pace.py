@@ -33,9 +33,11 @@ def learned(fixed: float, each: float, *, slowest: float | None = 0.82, rows=(1,
 
 @given(fixed=st.floats(0.01, 0.7), each=st.floats(0.005, 0.3), slowest=st.floats(0.1, 1.0))
 def test_one_row_more_would_be_too_slow(fixed, each, slowest):
-    most = learned(fixed, each, slowest=slowest).most_rows
+    pace = learned(fixed, each, slowest=slowest)
+    most = pace.most_rows
     if fixed + each > slowest * 1.0001:
         assert most == SLOTS, "not even one alone is smooth: nothing is gained by holding others back"
+        assert pace.fast_rows == 0, "but bulk"
     elif fixed + each < slowest * 0.9999:
         assert fixed + each * most <= slowest + 1e-6
         assert most == SLOTS or fixed + each * (most + 1) > slowest - 1e-6
@@ -92,11 +94,12 @@ def wanted(lane: Lane, *, steps: int, now: float = 0.0, promise_s: float | None 
 
 
 class Engine:
-    """The real scheduler, and time that passes with rounds."""
+    """The real scheduler, and time that passes with rounds: steps of n rows take `fixed` + `each` x n of their speech."""
 
-    def __init__(self) -> None:
-        values = {"slots": 10, "max_prompt": 64, "max_steps": 256, "max_waiting": 64, "buffer_steps": 4096, "block_steps": 1}
-        self.scheduler = Scheduler(EngineConfig.model_validate(values | {"max_rtf": 0.82}))
+    def __init__(self, fixed: float = 0.2, each: float = 0.1) -> None:
+        values = {"slots": 10, "max_prompt": 64, "max_steps": 1024, "max_waiting": 64, "buffer_steps": 4096, "block_steps": 1}
+        self.scheduler = Scheduler(EngineConfig.model_validate(values | {"max_rtf": 0.82, "bulk_patience_s": 2.0}))
+        self.fixed, self.each = fixed, each
         self.now = 0.0
         self.rows: list[int] = []
         self.done: list[Sequence] = []
@@ -110,13 +113,14 @@ class Engine:
             plan = self.scheduler.next_plan(self.now)
             for sequence in plan.restore:
                 sequence.preempted_state = None
-            step_s = (0.2 + 0.1 * len(plan.decode)) * STEP_OF_SPEECH_S
+            step_s = (self.fixed + self.each * len(plan.decode)) * STEP_OF_SPEECH_S
             self.now += step_s
             self.rows.append(len(plan.decode))
             if plan.decode:
                 self.scheduler.pace.add(len(plan.decode), step_s, 0.0)
             for sequence in plan.decode:
                 sequence.emit(np.zeros(WIDTH, np.float32), np.zeros(4, np.int64))
+                sequence.first_block_at = sequence.first_block_at or self.now
                 if sequence.steps >= sequence.max_steps:
                     self.scheduler.release(sequence)
                     self.done.append(sequence)
@@ -176,5 +180,34 @@ def test_promises_count_with_the_slots_that_may_be_taken():
         with pytest.raises(DeadlineUnmeetable):
             engine.submit(wanted(Lane.STANDARD, steps=60, now=engine.now, promise_s=1.0))
         engine.submit(wanted(Lane.STANDARD, steps=60, now=engine.now, promise_s=9.0))
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(("fixed", "each"), [(0.3, 0.3), (0.7, 0.5)], ids=["one row is fast enough", "none is"])
+def test_a_listener_beside_an_old_book_is_not_slowed_down(fixed: float, each: float):
+    """Bulk that has waited long decodes beside a listener only with the time of audio that is ahead."""
+
+    async def work() -> None:
+        engine = Engine(fixed, each)
+        books = [wanted(Lane.BULK, steps=1000) for _ in range(2)]
+        for book in books:
+            engine.submit(book)
+        engine.run(150)
+        assert engine.now > 2.0, "they are overdue"
+        listener = wanted(Lane.INTERACTIVE, steps=800, now=engine.now)
+        engine.submit(listener)
+        engine.run(1)
+        assert listener.slot is not None, "at once"
+        before, played = books[0].steps, []
+        while listener not in engine.done:
+            engine.run(1)
+            played.append((engine.now - listener.first_block_at) * 46.875 - listener.steps)
+        beside = books[0].steps - before
+        if fixed + each < 0.82:
+            assert max(played) <= 1, "no gap"
+            assert beside > 50, "and the book goes on"
+        else:
+            assert beside == 0
 
     asyncio.run(work())
