@@ -2,7 +2,6 @@
 
 In:    a newcomer, the waiting queue, who is in the slots, how fast the engine works at present
 Out:   DeadlineUnmeetable, or nothing
-Owns:  nothing
 Never: torch, clocks, the slot table
 
 The playback asks turns.py, as the plan of every round does, for who gets the next slot and which rows decode. It assumes that
@@ -11,9 +10,11 @@ each sequence is as long as almost all are, and that a step takes longer than at
 
 import heapq
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
+
+import numpy as np
 
 from pipeline.config import EngineConfig
 from pipeline.engine.pace import Pace
@@ -24,6 +25,8 @@ from pipeline.errors import DeadlineUnmeetable
 from pipeline.spec import STEPS_PER_SECOND
 from pipeline.types import Lane
 
+BULK = Lane.BULK
+IDLE = -1
 RESERVE = 1.25  # steps are assumed to take this many times longer than at present
 
 
@@ -48,21 +51,10 @@ class _Row:
     """rounds that it still decodes"""
     unheard: int
     """rounds until its first audio; 0: it has been heard, or nothing is promised"""
-    since: int | None = None
-    """the round from which it decodes; None while it does not"""
-
-    @property
-    def stop(self) -> int:
-        """The round before which it is heard or ends; it decodes."""
-        assert self.since is not None
-        return self.since + (self.unheard or self.rounds)
-
-    def advance(self, number: int) -> None:
-        """Counts the rounds up to this one."""
-        if self.since is not None:
-            self.rounds -= number - self.since
-            self.unheard = max(0, self.unheard - number + self.since)
-            self.since = number
+    since: int = 0
+    """the round from which it decodes"""
+    end: int = IDLE
+    """the round before which it ends; IDLE while it does not decode"""
 
 
 class Playback:
@@ -89,125 +81,165 @@ class Playback:
         self._order = queue.order(newcomer)
         self._slots = slots
         self._throughput = throughput
-        self._pace = pace
         self._rounds_ahead = rounds_ahead
-        self._rows: dict[Sequence, _Row] = {}
-        self._preempted: dict[Sequence, _Row] = {}
-        self._stops: list[tuple[int, int, _Row]] = []
-        self._pushed = 0
+        self._durations = [
+            config.steps_per_round * max(throughput.step_s, RESERVE * pace.step_s(rows)) for rows in range(config.slots + 1)
+        ]  # of a round of so many rows [s]
+        self._bulk: dict[Sequence, _Row] = {}
+        self._preempted: set[Sequence] = set()  # in the playback
+        self._idle: set[_Row] = set()  # those of bulk that do not decode
+        self._may_decode: int | None = None  # rows of bulk; None: they have to be chosen again
+        self._ends: list[tuple[int, int, _Row]] = []  # a heap of rounds, each with the row that ends before it
+        self._started = 0
         self._decoding = 0
         self._round = 0
         self._now = throughput.now
-        waiting = [*queue, newcomer] if newcomer else [*queue]
-        self._unheard = sum(is_promised(sequence) for sequence in (*running, *waiting))
+        # Between two rounds listed here every round takes as long: their numbers, the time before each, its duration.
+        self._changes: list[int] = []
+        self._times: list[float] = []
+        self._paces: list[float] = []
+        # Promised sequences that decode or have ended, each with the round after which its first audio is there.
+        self._heard: dict[Sequence, int] = {}
+        self._last_heard = 0
+        self._rows = self._foresee([*running, *queue, newcomer] if newcomer else [*running, *queue])
+        self._unheard = sum(row.unheard > 0 for row in self._rows.values())  # of those promised, the ones that do not decode
+        if running:  # the round that is under way
+            self._now += self._durations[len(running)]
         for sequence in running:
-            self._rows[sequence] = row = self._row(sequence)
-            if sequence.lane is not Lane.BULK:
-                self._start(row)
+            self._add(self._rows[sequence])
 
-    def first_audio(self) -> Iterator[tuple[Sequence, float]]:
-        """Yields each promised sequence that has not been heard, with the time of its first audio [monotonic s]."""
-        if self._rows:  # the round that is under way
-            self._now += self._round_s(len(self._rows))
-        while self._unheard:
+    def first_audio(self) -> dict[Sequence, float]:
+        """Returns when each promised sequence that has not been heard gets its first audio [monotonic s], if it gets any."""
+        ends = self._ends
+        while self._unheard or self._round < self._last_heard:
             may_place_more = self._fill_slots()
             self._choose_bulk()
-            while self._stops and self._is_stale(*self._stops[0]):
-                heapq.heappop(self._stops)
-            if not self._stops:
-                return
-            stop = self._round + 1 if may_place_more else max(self._round, self._stops[0][0])
-            self._now += (stop - self._round) * self._round_s(self._decoding)
+            while ends and ends[0][0] != ends[0][2].end:  # it was left out meanwhile
+                heapq.heappop(ends)
+            if not ends:
+                break
+            duration = self._durations[self._decoding]
+            self._changes.append(self._round)
+            self._times.append(self._now)
+            self._paces.append(duration)
+            stop = self._round + 1 if may_place_more else ends[0][0]
+            self._now += (stop - self._round) * duration
             self._round = stop
-            while self._stops and self._stops[0][0] <= stop:
-                entry = heapq.heappop(self._stops)
-                if not self._is_stale(*entry):
-                    yield from self._stopped(entry[2])
+            while ends and ends[0][0] <= stop:
+                end, _, row = heapq.heappop(ends)
+                if row.end == end:
+                    self._end(row)
+        numbers = np.array([*self._heard.values()], int)
+        change = np.searchsorted(self._changes, numbers) - 1
+        times = np.array(self._times)[change] + (numbers - np.array(self._changes, int)[change]) * np.array(self._paces)[change]
+        return {
+            sequence: time
+            for (sequence, number), time in zip(self._heard.items(), times.tolist(), strict=True)
+            if number <= self._round
+        }
 
     def _fill_slots(self) -> bool:
-        """Gives slots as one plan does; returns True if the plan of the next round may give more."""
+        """Gives slots as one plan does; returns True if the plan of the next round gives more."""
         placed: list[Sequence] = []
         prefilled = 0
-        while len(placed) < self._config.prefill_rows and (turn := next_turn(self._order, self._slots)) is not None:
-            if turn.victim in placed:
-                break
-            self._order.pop(turn.sequence)
-            is_restored = turn.sequence in self._preempted or turn.sequence.preempted_state is not None
-            row = self._preempted.pop(turn.sequence, None) or self._row(turn.sequence)
+        turn = next_turn(self._order, self._slots)
+        while turn is not None and len(placed) < self._config.prefill_rows and turn.victim not in placed:
+            sequence, victim = turn
+            self._order.pop(sequence)
+            is_restored = sequence.preempted_state is not None or sequence in self._preempted
             self._slots.take(turn, restores=is_restored)
-            if turn.victim is not None:
-                self._preempt(turn.victim)
-            self._rows[turn.sequence] = row
-            if turn.sequence.lane is not Lane.BULK:
-                self._start(row)
-            placed.append(turn.sequence)
+            if victim is not None:
+                self._preempt(victim)
+            self._add(self._rows[sequence])
+            placed.append(sequence)
             prefilled += not is_restored
+            turn = next_turn(self._order, self._slots)
         if prefilled:
             self._now += self._throughput.prefill_s
-        return bool(placed)
+        return bool(placed) and turn is not None
+
+    def _add(self, row: _Row) -> None:
+        if row.sequence.lane is BULK:
+            self._bulk[row.sequence] = row
+            self._idle.add(row)
+            self._may_decode = None
+        else:
+            self._start(row)
 
     def _preempt(self, victim: Sequence) -> None:
-        self._preempted[victim] = row = self._rows.pop(victim)
-        if row.since is not None:  # its rounds in flight are waited for
-            self._now += self._rounds_ahead * self._round_s(self._decoding)
-        self._hold(row)
+        row = self._bulk.pop(victim)
+        self._preempted.add(victim)
+        self._may_decode = None
+        if row in self._idle:
+            self._idle.remove(row)
+        else:  # its rounds in flight are waited for
+            self._now += self._rounds_ahead * self._durations[self._decoding]
+            self._hold(row)
         self._order.push(victim)
 
     def _choose_bulk(self) -> None:
         """Starts the bulk rows that decode in the next round, and stops those that do not."""
-        slots = self._slots
-        num = num_decoding(slots.bulk, slots.listened, slots.fast_rows)
-        for sequence in slots.bulk[:num]:
-            self._start(self._rows[sequence])
-        for sequence in slots.bulk[num:]:
-            self._hold(self._rows[sequence])
+        bulk = self._slots.bulk
+        num = num_decoding(bulk, self._slots.listened, self._slots.fast_rows)
+        if num == self._may_decode:
+            return
+        self._may_decode = num
+        if num == len(bulk):
+            while self._idle:
+                self._start(self._idle.pop())
+            return
+        for sequence in bulk[:num]:
+            if (row := self._bulk[sequence]) in self._idle:
+                self._idle.remove(row)
+                self._start(row)
+        for sequence in bulk[num:]:
+            if (row := self._bulk[sequence]) not in self._idle:
+                self._idle.add(row)
+                self._hold(row)
 
     def _start(self, row: _Row) -> None:
-        if row.since is None:
-            row.since = self._round
-            self._decoding += 1
-            self._push(row)
+        row.since = self._round
+        row.end = end = self._round + row.rounds
+        self._decoding += 1
+        self._started += 1
+        heapq.heappush(self._ends, (end, self._started, row))
+        if row.unheard:
+            self._heard[row.sequence] = number = self._round + row.unheard
+            self._unheard -= 1
+            if number > self._last_heard:
+                self._last_heard = number
 
     def _hold(self, row: _Row) -> None:
-        if row.since is not None:
-            row.advance(self._round)
-            row.since = None
-            self._decoding -= 1
+        decoded = self._round - row.since
+        row.end = IDLE
+        self._decoding -= 1
+        row.rounds -= decoded
+        if row.unheard > decoded:
+            del self._heard[row.sequence]
+            self._unheard += 1
+        row.unheard = max(0, row.unheard - decoded)
 
-    def _stopped(self, row: _Row) -> Iterator[tuple[Sequence, float]]:
-        was_unheard = row.unheard > 0
-        row.advance(self._round)
-        if was_unheard:
-            self._unheard -= 1
-            yield row.sequence, self._now
-        if row.rounds > 0:
-            self._push(row)
-            return
-        self._hold(row)
-        del self._rows[row.sequence]
+    def _end(self, row: _Row) -> None:
+        row.end = IDLE
+        self._decoding -= 1
         self._slots.leave(row.sequence)
+        if row.sequence in self._bulk:
+            del self._bulk[row.sequence]
+            self._may_decode = None
 
-    def _push(self, row: _Row) -> None:
-        heapq.heappush(self._stops, (row.stop, self._pushed, row))
-        self._pushed += 1
-
-    def _is_stale(self, stop: int, _: int, row: _Row) -> bool:
-        return row.since is None or row.stop != stop
-
-    def _row(self, sequence: Sequence) -> _Row:
-        steps_per_round = self._config.steps_per_round
-        longest = self._queue.longest(sequence)
-        rounds = max(1, math.ceil((longest - sequence.steps) / steps_per_round)) + self._rounds_ahead
-        if sequence.paused_since is not None:  # it goes on as its reader does
-            rounds = max(rounds, math.ceil((longest - sequence.steps) / STEPS_PER_SECOND / self._round_s(1)))
-        unheard = 0
-        if is_promised(sequence):
-            wanted = min(float(sequence.prompt.scheduling.first_steps), longest) - sequence.steps
-            unheard = min(rounds, max(1, math.ceil(wanted / steps_per_round)))
-        return _Row(sequence, rounds, unheard)
-
-    def _round_s(self, rows: int) -> float:
-        return self._config.steps_per_round * max(self._throughput.step_s, RESERVE * self._pace.step_s(rows))
+    def _foresee(self, sequences: list[Sequence]) -> dict[Sequence, _Row]:
+        """Returns the row of each sequence, as if it got a slot in the first round."""
+        config = self._config
+        made = np.array([sequence.steps for sequence in sequences])
+        left = self._queue.longest(sequences) - made
+        rounds = np.ceil(left / config.steps_per_round)
+        is_paused = np.array([sequence.paused_since is not None for sequence in sequences])  # they go on as their readers do
+        rounds[is_paused] = np.maximum(rounds, np.ceil(left / STEPS_PER_SECOND / self._durations[1]))[is_paused]
+        rounds = np.maximum(rounds, 1) + self._rounds_ahead
+        first = np.array([sequence.prompt.scheduling.first_steps if is_promised(sequence) else 0 for sequence in sequences])
+        unheard = np.clip(np.ceil(np.minimum(first - made, left) / config.steps_per_round), 1, rounds) * (first > 0)
+        rows = zip(sequences, rounds.astype(int).tolist(), unheard.astype(int).tolist(), strict=True)
+        return {sequence: _Row(sequence, rounds, unheard) for sequence, rounds, unheard in rows}
 
 
 def is_promised(sequence: Sequence) -> bool:
@@ -226,16 +258,13 @@ def check_promises(newcomer: Sequence, play: Callable[[Sequence | None], Playbac
     Raises:
         DeadlineUnmeetable: one of them would be late.
     """
-    late = [(sequence, heard) for sequence, heard in play(newcomer).first_audio() if heard > due_of(sequence)]
-    if not late:
-        return
-    without = {} if newcomer in dict(late) else dict(play(None).first_audio())
-    for sequence, heard in late:
-        late_s = heard - due_of(sequence)
-        if sequence is newcomer:
-            _refuse("its first audio", late_s)
-        elif without and heard > max(due_of(sequence), without[sequence] + worth_s):
-            _refuse("the first audio of a request already admitted", late_s)
+    late = {sequence: time for sequence, time in play(newcomer).first_audio().items() if time > due_of(sequence)}
+    if newcomer in late:
+        _refuse("its first audio", late[newcomer] - due_of(newcomer))
+    without = play(None).first_audio() if late else {}
+    for sequence, time in late.items():
+        if time > without.get(sequence, math.inf) + worth_s:
+            _refuse("the first audio of a request already admitted", time - due_of(sequence))
 
 
 def due_of(sequence: Sequence) -> float:

@@ -2,7 +2,6 @@
 
 In:    the order of the waiting sequences, who is in the slots, the rows that leave every stream fast enough (pace.py)
 Out:   the next Turn; the bulk rows that decode
-Owns:  nothing
 Never: torch, clocks; the slot table itself: the scheduler changes it, and promises.py plays it forward
 
 Sequences of the interactive and the standard lane have listeners; bulk has none. The rule:
@@ -17,17 +16,19 @@ Sequences of the interactive and the standard lane have listeners; bulk has none
 
 from bisect import insort
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pipeline.engine.sequence import Sequence
 from pipeline.engine.waiting_queue import Order
 from pipeline.types import Lane
 
+BULK = Lane.BULK
 LEAST_SHARED = 5
 """rows of which one is kept for overdue bulk: of fewer it would be too large a part of what listeners have"""
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+
+class Turn(NamedTuple):
     """The next sequence that gets a slot."""
 
     sequence: Sequence
@@ -51,9 +52,14 @@ class SlotCounts:
     bulk: list[Sequence] = field(default_factory=list)
     """bulk sequences in slots, the most urgent first"""
 
+    @property
+    def are_full(self) -> bool:
+        """True if no slot is free and none can be freed by preempting: nobody gets one, whoever waits."""
+        return not self.free and not (self.bulk and self.may_preempt > 0)
+
     def add(self, sequence: Sequence) -> None:
         """Counts a sequence in a slot that was not free or has been taken."""
-        if sequence.lane is Lane.BULK:
+        if sequence.lane is BULK:
             insort(self.bulk, sequence, key=_rank)
         else:
             self.listened += sequence.paused_since is None
@@ -75,7 +81,7 @@ class SlotCounts:
     def leave(self, sequence: Sequence) -> None:
         """Counts a sequence out that has ended."""
         self.free += 1
-        if sequence.lane is Lane.BULK:
+        if sequence.lane is BULK:
             self.bulk.remove(sequence)
         else:
             self.listened -= sequence.paused_since is None
@@ -83,7 +89,9 @@ class SlotCounts:
 
 def next_turn(order: Order, slots: SlotCounts) -> Turn | None:
     """Returns who gets a slot next; None if nobody does before a row ends."""
-    listener = order.listener()
+    if slots.are_full:
+        return None
+    listener = order.listener
     if listener is None:
         bulk = order.bulk()
         return Turn(bulk) if bulk is not None and slots.free and _bulk_fits(slots, attended=slots.listened > 0) else None

@@ -15,7 +15,11 @@ the steps that were made: what was predicted beyond them is given back when a se
 
 import heapq
 import math
+from bisect import insort
 from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.config import EngineConfig
 from pipeline.engine.sequence import Sequence
@@ -57,13 +61,15 @@ class WaitQueue:
         least = max(sequence.sampling.min_steps, sequence.steps + 1.0)
         return min(float(sequence.max_steps), max(least, self._share.value * sequence.max_steps))
 
-    def longest(self, sequence: Sequence) -> float:
-        """Returns after how many steps the sequence will almost certainly have ended; one that outlived that is half-way."""
+    def longest(self, sequences: list[Sequence]) -> NDArray[np.float64]:
+        """Returns after how many steps each will almost certainly have ended; one that outlived that is half-way: (n,)."""
+        counts = [(sequence.steps, sequence.max_steps, sequence.sampling.min_steps) for sequence in sequences]
+        made, most, least = np.array(counts, np.float64).reshape(-1, 3).T
         share = self._share.value + DEVIATIONS * self._deviation.value
-        steps = max(float(sequence.sampling.min_steps), share * sequence.max_steps)
-        if sequence.steps >= steps:
-            steps = (sequence.steps + sequence.max_steps) / 2
-        return min(float(sequence.max_steps), steps + 1)  # the end is drawn in a step of its own
+        steps = np.maximum(least, share * most)
+        steps = np.where(made >= steps, (made + most) / 2, steps)
+        longest: NDArray[np.float64] = np.minimum(most, steps + 1)  # the end is drawn in a step of its own
+        return longest
 
     def learn(self, sequence: Sequence) -> None:
         """Updates the prediction with a sequence that has ended by itself."""
@@ -111,13 +117,10 @@ class WaitQueue:
 
     def order(self, newcomer: Sequence | None = None) -> "Order":
         """Returns the order of service; with a newcomer, as if it had joined."""
-        order = Order()
-        for sequence in self._waiting:
-            order.push(sequence)
-        if newcomer is not None:
-            self.place(newcomer)
-            order.push(newcomer)
-        return order
+        if newcomer is None:
+            return Order(self._waiting)
+        self.place(newcomer)
+        return Order([*self._waiting, newcomer])
 
     def place(self, sequence: Sequence) -> None:
         """Sets the rank and the virtual start of a sequence that would join now: behind those of its tenant."""
@@ -146,58 +149,76 @@ class WaitQueue:
 class Order:
     """The waiting sequences in the order of service: the plan takes from it, and so does the playback of a promise."""
 
-    def __init__(self) -> None:
-        self._lanes = {lane: _LaneOrder() for lane in Lane}
-        self._pushed = 0
-
-    def push(self, sequence: Sequence) -> None:
-        """Adds a sequence."""
-        self._lanes[sequence.lane].push(self._pushed, sequence)
-        self._pushed += 1
-
-    def listener(self) -> Sequence | None:
-        """Returns the next sequence that somebody listens to; None if only bulk waits."""
-        interactive, standard = self._lanes[Lane.INTERACTIVE], self._lanes[Lane.STANDARD]
-        if interactive.oldest <= standard.oldest:
-            return interactive.head(until=standard.oldest)
-        return standard.head(until=interactive.oldest)
+    def __init__(self, waiting: list[Sequence]) -> None:
+        entries: dict[Lane, list[tuple[float, int, Sequence]]] = {lane: [] for lane in Lane}
+        for number, sequence in enumerate(waiting):
+            entries[sequence.lane].append((sequence.rank, number, sequence))
+        self._pushed = len(waiting)
+        self._bulk = _LaneOrder(entries[Lane.BULK])
+        self._listeners = self._merge(_LaneOrder(entries[Lane.INTERACTIVE]), _LaneOrder(entries[Lane.STANDARD]))
+        self.listener = next(self._listeners, None)
+        """the next sequence that somebody listens to; None if only bulk waits"""
 
     def bulk(self, until: float = math.inf) -> Sequence | None:
         """Returns the next bulk sequence, of those that rank up to `until`."""
-        return self._lanes[Lane.BULK].head(until)
+        return self._bulk.head(until)
+
+    def push(self, victim: Sequence) -> None:
+        """Adds a bulk sequence that has been preempted."""
+        self._bulk.push(self._pushed, victim)
+        self._pushed += 1
 
     def pop(self, sequence: Sequence) -> None:
-        """Removes what `listener` or `bulk` has just returned."""
-        self._lanes[sequence.lane].pop()
+        """Removes `listener`, or what `bulk` has just returned."""
+        if sequence is self.listener:
+            self.listener = next(self._listeners, None)
+        else:
+            self._bulk.pop()
+
+    def _merge(self, interactive: "_LaneOrder", standard: "_LaneOrder") -> Iterator[Sequence]:
+        while True:
+            older, other = (interactive, standard) if interactive.oldest <= standard.oldest else (standard, interactive)
+            sequence = older.head(until=other.oldest)
+            if sequence is None:
+                return
+            older.pop()
+            yield sequence
 
 
 class _LaneOrder:
     """One lane: of the sequences that rank up to a limit, the one with the earliest virtual start comes first."""
 
-    def __init__(self) -> None:
-        self._ranks: list[tuple[float, int]] = []
+    def __init__(self, entries: list[tuple[float, int, Sequence]]) -> None:
+        entries.sort()
+        self._ranks = entries  # by rank: whoever has been popped stays in the list
+        self._first = 0  # the oldest that has not been popped
+        self._later = entries.copy()  # by rank
+        self._next = 0  # the first that is not in `_ready`
+        self._ready: list[tuple[float, int, Sequence]] = []  # a heap, by virtual start
         self._popped: set[int] = set()
-        self._later: list[tuple[float, int, Sequence]] = []  # by rank
-        self._ready: list[tuple[float, int, Sequence]] = []  # by virtual start
+        self.oldest = entries[0][0] if entries else math.inf
+        """rank of the oldest"""
 
     def push(self, number: int, sequence: Sequence) -> None:
-        heapq.heappush(self._ranks, (sequence.rank, number))
-        heapq.heappush(self._later, (sequence.rank, number, sequence))
-
-    @property
-    def oldest(self) -> float:
-        while self._ranks and self._ranks[0][1] in self._popped:
-            heapq.heappop(self._ranks)
-        return self._ranks[0][0] if self._ranks else math.inf
+        entry = (sequence.rank, number, sequence)
+        insort(self._ranks, entry, lo=self._first)
+        insort(self._later, entry, lo=self._next)
+        self.oldest = self._ranks[self._first][0]
 
     def head(self, until: float) -> Sequence | None:
-        while self._later and self._later[0][0] <= until:
-            _, number, sequence = heapq.heappop(self._later)
-            heapq.heappush(self._ready, (sequence.virtual_start, number, sequence))
-        while self._ready and self._ready[0][2].rank > until:
-            _, number, sequence = heapq.heappop(self._ready)
-            heapq.heappush(self._later, (sequence.rank, number, sequence))
-        return self._ready[0][2] if self._ready else None
+        later, ready = self._later, self._ready
+        while self._next < len(later) and later[self._next][0] <= until:
+            _, number, sequence = later[self._next]
+            heapq.heappush(ready, (sequence.virtual_start, number, sequence))
+            self._next += 1
+        while ready and ready[0][2].rank > until:
+            _, number, sequence = heapq.heappop(ready)
+            insort(later, (sequence.rank, number, sequence), lo=self._next)
+        return ready[0][2] if ready else None
 
     def pop(self) -> None:
-        self._popped.add(heapq.heappop(self._ready)[1])
+        ranks, popped = self._ranks, self._popped
+        popped.add(heapq.heappop(self._ready)[1])
+        while self._first < len(ranks) and ranks[self._first][1] in popped:
+            self._first += 1
+        self.oldest = ranks[self._first][0] if self._first < len(ranks) else math.inf
