@@ -4,6 +4,8 @@ Dimensions that differ between checkpoints are read from the files by pipeline/c
 """
 
 CODEBOOKS = 4  # parallel quantiser streams (upstream's num_vq)
+CODE_BITS = 10  # a codebook has at most 1024 entries; ChatTTS's have 626
+TEXT_TOKEN_BITS = 16
 SAMPLE_RATE = 24_000  # Hz
 MEL_BANDS = 100
 HOP = 256  # samples per mel frame

@@ -2,12 +2,12 @@
 
 In:    all StepBlocks of a segment; bytes from anywhere
 Out:   bytes; StepBlocks; ValueError for bytes in another format
-Owns:  nothing
 Never: rounding
 
     header | codes | hidden states, or samples, or nothing
 
-An audio code is below 626 and takes 10 bits: 5 bytes per step, 2.3 kB for ten seconds. A text token takes 2 bytes.
+An audio code takes 10 bits: 5 bytes per step, 2.3 kB for ten seconds. A text token takes 2 bytes. A checkpoint with more
+of either is not opened.
 Hidden states and samples are stored as float32: their mantissas are almost random and do not compress.
 """
 
@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.cache.key import Kept
+from pipeline.spec import CODE_BITS, CODEBOOKS, TEXT_TOKEN_BITS
 from pipeline.types import FinishReason, StepBlock
 
 MAGIC = b"CTS2"
-CODE_BITS, CODE_BOOKS = 10, 4
-CODE_BYTES = CODE_BITS * CODE_BOOKS // 8  # 5 per step
+CODE_BYTES = CODE_BITS * CODEBOOKS // 8  # 5 per step
 FINISHES = (FinishReason.EOS, FinishReason.LENGTH)
 KEPT = (Kept.CODES, Kept.HIDDEN, Kept.SAMPLES)
 HEADER = struct.Struct("<4sIIHBBB")  # magic, checksum of the rest; steps, hidden width, codes per step, finish, what is kept
@@ -77,25 +77,25 @@ def _beside(block: StepBlock, kept: Kept) -> tuple[NDArray[np.float32], ...]:
 
 
 def _bytes_per_step(books: int) -> int:
-    return CODE_BYTES if books == CODE_BOOKS else 2 * books
+    return CODE_BYTES if books == CODEBOOKS else 2 * books
 
 
 def _packed(codes: NDArray[np.int64]) -> bytes:
-    if codes.shape[1] != CODE_BOOKS:
-        assert codes.size == 0 or codes.max() < 1 << 16, "a text token has 16 bits"
+    if codes.shape[1] != CODEBOOKS:
+        assert codes.size == 0 or codes.max() < 1 << TEXT_TOKEN_BITS, "a text token has 16 bits"
         return codes.astype("<u2").tobytes()
     assert codes.size == 0 or codes.max() < 1 << CODE_BITS, "an audio code has 10 bits"
-    shifts = CODE_BITS * np.arange(CODE_BOOKS)
+    shifts = CODE_BITS * np.arange(CODEBOOKS)
     words = (codes << shifts).sum(axis=1).astype("<u8")  # (n,), 40 bits used of each
     packed: NDArray[np.uint8] = words.view(np.uint8).reshape(len(codes), 8)[:, :CODE_BYTES]
     return packed.tobytes()
 
 
 def _unpacked(content: NDArray[np.uint8], steps: int, books: int) -> NDArray[np.int64]:
-    if books != CODE_BOOKS:
+    if books != CODEBOOKS:
         return content.view("<u2").reshape(steps, books).astype(np.int64)
     words = np.zeros((steps, 8), np.uint8)
     words[:, :CODE_BYTES] = content.reshape(steps, CODE_BYTES)
-    shifts = CODE_BITS * np.arange(CODE_BOOKS, dtype=np.uint64)
+    shifts = CODE_BITS * np.arange(CODEBOOKS, dtype=np.uint64)
     codes = words.view("<u8") >> shifts & np.uint64((1 << CODE_BITS) - 1)  # (n, 1) over (4,): (n, 4)
     return codes.astype(np.int64)

@@ -39,7 +39,7 @@ from pipeline.checkpoint.layout import (
 )
 from pipeline.checkpoint.manifest import read_verified, verify_files
 from pipeline.errors import CheckpointError
-from pipeline.spec import CODEBOOKS, MEL_FRAMES_PER_STEP
+from pipeline.spec import CODE_BITS, CODEBOOKS, MEL_FRAMES_PER_STEP, TEXT_TOKEN_BITS
 
 Tensors = dict[str, NDArray[np.float32]]
 
@@ -136,6 +136,9 @@ def open_checkpoint(root: Path) -> Checkpoint:
     embed = _header(embed_path)
     text_vocab, width = _shape(embed, "emb_text.weight", 2, embed_path)
     audio_vocab, _ = _shape(embed, "emb_code.0.weight", 2, embed_path)
+    for name, entries, bits in (("emb_code.0", audio_vocab, CODE_BITS), ("emb_text", text_vocab, TEXT_TOKEN_BITS)):
+        if entries > 1 << bits:
+            raise CheckpointError(f"{embed_path}: {name}.weight has {entries} entries; this service takes at most {1 << bits}")
     spec = config.spec(audio_vocab=audio_vocab, text_vocab=text_vocab)
     if width != spec.width:
         raise CheckpointError(

@@ -200,6 +200,13 @@ def test_message_names_tensor_expected_and_found(unlisted: Path) -> None:
         open_checkpoint(unlisted)
 
 
+@pytest.mark.parametrize(("name", "most"), [("emb_code.0.weight", 1024), ("emb_text.weight", 65536)])
+def test_more_tokens_than_the_cache_has_bits_for_are_refused(name: str, most: int, unlisted: Path) -> None:
+    change_tensors(unlisted, EMBED_FILE, lambda tensors: tensors.update({name: torch.zeros(most + 1, 128)}))
+    with pytest.raises(CheckpointError, match=rf"{name} has {most + 1} entries; this service takes at most {most}"):
+        open_checkpoint(unlisted)
+
+
 def test_part_is_checked_again_when_it_is_read(unlisted: Path) -> None:
     checkpoint = open_checkpoint(unlisted)
     change_tensors(unlisted, GPT_FILE, lambda tensors: tensors.update({"norm.weight": torch.ones(7)}))
