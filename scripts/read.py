@@ -81,6 +81,8 @@ async def read_here(args: argparse.Namespace, advance: Advance) -> float:
     script, cover = script_of_file(args, {**fields, "checkpoint": args.checkpoint})
     shelf = Shelf(args.output.with_name(f".{args.output.name}.parts"))
     shelf.make()
+    if cover is None:
+        print(f"{args.book}: its cover cannot be shown: {args.output} has none", file=sys.stderr)
     if cover:
         script = replace(script, cover=shelf.keep_cover(cover))
     shelf.keep_script(script)
@@ -141,8 +143,8 @@ async def _speak(local: LocalPipeline, script: Script, number: int) -> bytes:
     return to_int16(np.concatenate(samples)).astype("<i2").tobytes()
 
 
-def script_of_file(args: argparse.Namespace, fields: dict[str, Any]) -> tuple[Script, bytes]:
-    """Returns what is spoken of a file, and its cover.
+def script_of_file(args: argparse.Namespace, fields: dict[str, Any]) -> tuple[Script, bytes | None]:
+    """Returns what is spoken of a file, and its cover as in Book.
 
     Raises:
         InvalidRequest, OSError, UnicodeDecodeError

@@ -41,8 +41,8 @@ class Book:
     title: str = ""
     author: str = ""
     language: str = ""
-    cover: bytes = b""
-    """a JPEG or PNG picture; empty: it has none"""
+    cover: bytes | None = b""
+    """a JPEG or PNG picture; empty: it has none; None: it has one that no file can show"""
 
     @property
     def characters(self) -> int:

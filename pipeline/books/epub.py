@@ -2,7 +2,6 @@
 
 In:    the bytes of an EPUB 2 or 3
 Out:   Book; or InvalidDocument
-Owns:  nothing
 Never: unpacking to disk, entities, DTDs, scripts, a network; more memory than its limits
 
 The service reads one in a process of its own (pipeline/books/reader.py).
@@ -20,6 +19,7 @@ from xml.etree.ElementTree import Element, ParseError
 from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
+from pipeline.audio.labels import picture_of
 from pipeline.books.book import Book, Chapter
 from pipeline.books.xhtml import blocks_of, links_of
 from pipeline.errors import InvalidDocument
@@ -31,7 +31,6 @@ MOST_OF_ALL = 64 << 20
 MOST_COVER = 8 << 20
 
 _FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
-_PICTURES = ("image/jpeg", "image/png")
 
 Place = tuple[str, str]
 """a file of the book, and the id of an element in it; empty: its beginning"""
@@ -74,6 +73,10 @@ class _Files:
 
     def __contains__(self, path: str) -> bool:
         return path in self._names
+
+    def size_of(self, path: str) -> int:
+        """Returns how large a file says that it is [bytes]."""
+        return self._file.getinfo(path).file_size
 
     def read(self, path: str, most: int = MOST_OF_ONE) -> bytes:
         """Returns a file; its own statement of its size is not trusted."""
@@ -178,14 +181,16 @@ def _is_same(heading: str, title: str) -> bool:
     return bool(one) and one in other
 
 
-def _cover(files: _Files, package: Element, items: Mapping[str, _Item]) -> bytes:
+def _cover(files: _Files, package: Element, items: Mapping[str, _Item]) -> bytes | None:
+    """Returns the first cover that a file can show; None: all that are named cannot be shown."""
     named = [meta.get("content", "") for meta in _all(package, "meta") if meta.get("name") == "cover"]
     candidates = [item for item in items.values() if "cover-image" in item.properties]
     candidates += [items[name] for name in named if name in items]
-    for item in candidates:
-        if item.kind in _PICTURES and item.path in files:
-            return files.read(item.path, MOST_COVER)
-    return b""
+    pictures = dict.fromkeys(item.path for item in candidates if item.kind.startswith("image/") and item.path in files)
+    for path in pictures:
+        if files.size_of(path) <= MOST_COVER and picture_of(content := files.read(path, MOST_COVER)):
+            return content
+    return None if pictures else b""
 
 
 def _text_of(package: Element, name: str) -> str:

@@ -61,8 +61,8 @@ class Document:
     """What a document says."""
 
     script: Script
-    cover: bytes = b""
-    """a JPEG or PNG picture; empty: it has none"""
+    cover: bytes | None = b""
+    """a JPEG or PNG picture; empty: it has none; None: it has one that no file can show"""
     is_book: bool = False
     """its parts are plain text, whatever the request says"""
 
@@ -135,7 +135,8 @@ def document_of(answer: bytes) -> Document:
     about = json.loads(line)
     if "refused" in about:
         raise _REFUSALS[about["refused"]](about["message"], param=about["param"])
-    return Document(read_script(script), base64.b64decode(about["cover"]), about["is_book"])
+    cover = about["cover"]
+    return Document(read_script(script), cover if cover is None else base64.b64decode(cover), about["is_book"])
 
 
 def _answer(question: bytes) -> bytes:
@@ -146,7 +147,8 @@ def _answer(question: bytes) -> bytes:
     except InvalidRequest as error:
         kind = type(error).__name__
         return json.dumps({"refused": kind, "message": error.message, "param": error.param}).encode()
-    about = {"cover": base64.b64encode(document.cover).decode(), "is_book": document.is_book}
+    cover = document.cover
+    about = {"cover": cover if cover is None else base64.b64encode(cover).decode(), "is_book": document.is_book}
     return json.dumps(about).encode() + b"\n" + document.script.to_json()
 
 

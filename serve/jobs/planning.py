@@ -31,7 +31,7 @@ class JobPlan:
     script: Script
     output: Output
     ignored: tuple[str, ...]
-    """fields of the body that have no effect"""
+    """fields of the body that have no effect, and a cover that no file can show"""
     size: int
     """about how many bytes the files will have"""
     cover: bytes = b""
@@ -61,8 +61,10 @@ def plan_job(body: JobBody, context: RequestContext, speech: SpeechServices, doc
     if not script.parts:
         raise NoSpeakableText("the text has no letter and no digit", param="input")
     script, ignored = _settled(script, body, context, speech)
+    if document.cover is None:
+        ignored += ("cover",)
     output = Output(container=audio.container, sample_rate=audio.sample_rate, kbps=audio.kbps)
-    return JobPlan(script, output, ignored, _size(script, output), document.cover)
+    return JobPlan(script, output, ignored, _size(script, output), document.cover or b"")
 
 
 def _size(script: Script, output: Output) -> int:

@@ -22,6 +22,16 @@ def test_a_book_has_the_chapters_of_its_contents(version: int):
     assert book.cover == picture()
 
 
+@pytest.mark.parametrize(
+    ("image", "kind"),
+    [(b"", "png"), (picture()[:16] + bytes(8), "png"), (picture() + bytes(8 << 20), "png"), (b"RIFF....WEBP", "webp")],
+    ids=["empty", "0 x 0", "more than 8 MiB", "another kind"],
+)
+def test_a_cover_that_cannot_be_shown_costs_the_cover_alone(image: bytes, kind: str):
+    book = read_epub(epub(pic_png=image, book_opf=package().replace("image/png", f"image/{kind}")))
+    assert (book.cover, book.chapters) == (None, CHAPTERS)
+
+
 def test_without_contents_each_file_is_a_chapter():
     book = read_epub(epub(version=2, toc_ncx=None, book_opf=package(version=2).replace(' toc="ncx"', "")))
     assert [chapter.title for chapter in book.chapters] == ["One", ""]

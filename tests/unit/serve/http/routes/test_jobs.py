@@ -409,6 +409,7 @@ def test_files_that_are_no_books_are_refused(tmp_path: Path):
     with living(tmp_path, speaks=False) as live:
         assert sent(b"PK\x03\x04nothing")["code"] == "invalid_document"
         assert sent(b"\xff\x00")["code"] == "invalid_document"
+        assert sent(epub(pic_png=b""))["ignored_fields"] == ["cover"], "a cover that cannot be shown costs the cover alone"
         assert sent(b"text", "[]")["code"] == "invalid_form"
         assert sent(b"text", '{"input": "x"}')["code"] == "invalid_form"
         assert sent(b"# One\n\ntext", '{"input_type": "markdown"}')["chapters"][0]["title"] == "One"
