@@ -232,10 +232,10 @@ class Playback:
         config = self._config
         made = np.array([sequence.steps for sequence in sequences])
         left = self._queue.longest(sequences) - made
-        rounds = np.ceil(left / config.steps_per_round)
+        rounds = np.maximum(1, np.ceil(left / config.steps_per_round)) + self._rounds_ahead
         is_paused = np.array([sequence.paused_since is not None for sequence in sequences])  # they go on as their readers do
-        rounds[is_paused] = np.maximum(rounds, np.ceil(left / STEPS_PER_SECOND / self._durations[1]))[is_paused]
-        rounds = np.maximum(rounds, 1) + self._rounds_ahead
+        read_s = left[is_paused] / STEPS_PER_SECOND
+        rounds[is_paused] = np.maximum(rounds[is_paused], np.ceil(read_s / self._durations[1]))
         first = np.array([sequence.prompt.scheduling.first_steps if is_promised(sequence) else 0 for sequence in sequences])
         unheard = np.clip(np.ceil(np.minimum(first - made, left) / config.steps_per_round), 1, rounds) * (first > 0)
         rows = zip(sequences, rounds.astype(int).tolist(), unheard.astype(int).tolist(), strict=True)

@@ -292,9 +292,10 @@ class Scheduler:
         preempted: list[tuple[Sequence, int]] = []
         for sequence in self._running():
             sequence.preempt_pending = False
-        if not self.queue:
+        counts = self._counts()
+        if not self.queue or counts.are_full:
             return (), (), ()
-        order, counts = self.queue.order(), self._counts()
+        order = self.queue.order()
         while len(placed) < self._config.prefill_rows and (turn := next_turn(order, counts)) is not None:
             sequence, is_restored = turn.sequence, turn.sequence.preempted_state is not None
             is_of_another_length = bool(prefill) and not is_restored and _bucket_of(sequence) != _bucket_of(prefill[0])

@@ -35,13 +35,13 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Runs what the command line asks for. Returns the exit code."""
-    if args.device == "cuda" and not torch.cuda.is_available():
-        print("no CUDA device: run this on a GPU machine, or try it with --device cpu --checkpoint demo", file=sys.stderr)
-        return EXIT_NO_DEVICE
     every = sections(args)
     if args.list:
         print(*(f"{section.name}@{section.limit_s}, usually {section.usual_s} s" for section in every.values()), sep="\n")
         return 0
+    if args.device == "cuda" and not torch.cuda.is_available():
+        print("no CUDA device: run this on a GPU machine, or try it with --device cpu --checkpoint demo", file=sys.stderr)
+        return EXIT_NO_DEVICE
     if args.child:
         return run_here(every[args.child], args)
     return run_all(chosen(every, args.only, parser), args)
