@@ -27,7 +27,6 @@ LEAST_SHARED = 5
 """rows of which one is kept for overdue bulk: of fewer it would be too large a part of what listeners have"""
 
 
-
 class Turn(NamedTuple):
     """The next sequence that gets a slot."""
 
