@@ -20,7 +20,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docs/compatibility.json"
 PYTHON = (
     "serve.app:build_app",
-    "serve.doors.riva.protocol:add_RivaSpeechSynthesisServicer_to_server",
     "serve.http.proxy_middleware:middlewares",
     "serve.resilience.autoscaling:StepBacklogPolicy",
 )
