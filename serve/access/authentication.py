@@ -33,6 +33,7 @@ from serve.access.caller import (
 )
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.access.entrance import Entrance
+from serve.access.proxies import Proxies
 from serve.access.quotas import LocalQuotas, Quotas
 from serve.access.refusals import invalid_key, rate_headers, unauthorised
 from serve.config.hosts import is_local_host, is_loopback
@@ -60,6 +61,7 @@ class Authenticator:
         has_open_lists: bool = False,
         is_local_peer: Callable[[str], bool] | None = None,
         origins: CrossOriginPolicy | None = None,
+        proxies: Proxies | None = None,
     ) -> None:
         """
         Args:
@@ -70,6 +72,7 @@ class Authenticator:
             has_open_lists: whether the lists of voices and models need no key.
             is_local_peer: whether the address of a peer is one of this machine.
             origins: which hosts and web pages count as of this machine; None: only its own.
+            proxies: whose word about their clients is believed; None: nobody's.
         """
         self._ring = ring
         self._quotas: Quotas = quotas or LocalQuotas()
@@ -78,6 +81,7 @@ class Authenticator:
         self.has_open_lists = has_open_lists
         self._is_local_peer = is_local_peer or is_loopback
         self.origins = origins or CrossOriginPolicy()
+        self.proxies = proxies or Proxies()
         self._mean_stream_s = Ewma(EWMA_WEIGHT, FIRST_DURATION_S)
 
     @property

@@ -17,6 +17,7 @@ from pipeline.errors import ConfigError
 from serve.config.bounded import LoudnessLufs
 from serve.config.contradictions import contradictions
 from serve.config.doors import WyomingConfig
+from serve.config.hosts import network
 from serve.config.jobs import JobsConfig
 from serve.config.keys import KeysConfig
 from serve.config.messages import explain
@@ -172,6 +173,11 @@ class HttpConfig(StrictModel):
         (),
         description="scheme://host[:port] of web pages that may call: they get CORS headers, and need no key where clients on "
         "this machine need none; empty: only the service's own page",
+    )
+    trusted_proxies: tuple[Annotated[str, AfterValidator(network)], ...] = Field(
+        (),
+        description="addresses and networks (CIDR) of the balancers in front, whose X-Forwarded-For is believed, and of this "
+        "service's other machines; empty: whoever connects is the client",
     )
     ray_dashboard: WebAddress | None = Field(None, description="address of Ray's dashboard, for a link in the page's status")
     grafana: WebAddress | None = Field(None, description="address of Grafana, for a link in the page's status")

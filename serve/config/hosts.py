@@ -33,6 +33,16 @@ def is_local_host(host: str) -> bool:
     return host == "localhost" or is_loopback(host)
 
 
+def network(text: str) -> str:
+    """Returns an address or a network, for pydantic.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    ipaddress.ip_network(text)
+    return text
+
+
 def is_near(host: str) -> bool:
     """True for names and addresses that lead to this machine or to what only its own link has, such as a cloud's metadata."""
     name = host.lower().rstrip(".").partition("%")[0]

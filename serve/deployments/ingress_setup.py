@@ -26,6 +26,7 @@ from serve.access.admission import AdmissionLimiter
 from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator, local_peer_check
 from serve.access.cross_origin import CrossOriginPolicy
+from serve.access.proxies import Proxies
 from serve.access.redis_quotas import RedisQuotas
 from serve.access.resume_tokens import ResumeTokens
 from serve.config.app_config import AppConfig
@@ -220,6 +221,7 @@ def build_authenticator(config: AppConfig, records: IngressRecords, listens: str
         has_open_lists=config.keys.open_lists,
         is_local_peer=local_peer_check(listens=listens, behind_proxy=RAY_SERVE_ENABLE_HA_PROXY, own=own),
         origins=CrossOriginPolicy(config.http.allowed_hosts, config.http.allowed_origins),
+        proxies=Proxies(config.http.trusted_proxies, haproxies=own if RAY_SERVE_ENABLE_HA_PROXY else ()),
     )
 
 

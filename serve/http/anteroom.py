@@ -9,8 +9,9 @@ Never: a second message before the key is good; a first message of more than MOS
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -31,31 +32,54 @@ class SocketLeft(Exception):
     """Raised when the client of a waiting socket has left: nobody reads a refusal."""
 
 
+@dataclass(slots=True, eq=False)
+class _Place:
+    """A waiting socket."""
+
+    address: str
+    limit: asyncio.Timeout
+    is_let_go: bool = False
+
+
 class Anteroom:
-    """The waiting sockets of one ingress replica."""
+    """The waiting sockets of one ingress replica. Where all places are taken, the newest one gets the place of the one that has
+    waited longest at the address with most: whoever says its key at once is not shut out by those that say nothing."""
 
     def __init__(self) -> None:
-        self._waiting: Counter[str] = Counter()
+        self._places: list[_Place] = []  # by the time of their arrival
 
-    @contextmanager
-    def place(self, address: str) -> Iterator[None]:
-        """Counts a waiting socket until the block ends.
+    @asynccontextmanager
+    async def place(self, address: str) -> AsyncIterator[None]:
+        """Counts a waiting socket until the block ends, which it does in time.
+
+        Args:
+            address: of its client; empty: unknown.
 
         Raises:
-            ApiError: 429, too many wait.
+            ApiError: 401, the block took too long; 429, too many wait.
         """
-        if self._waiting[address] >= MOST_OF_AN_ADDRESS or self._waiting.total() >= MOST_SOCKETS:
-            raise ApiError(
-                "too many sockets wait for their first message with a key: send the key in the header xi-api-key",
-                ErrorSpec(429, "rate_limit_error", "too_many_without_a_key", True, MOST_S),
-            )
-        self._waiting[address] += 1
+        if address and sum(place.address == address for place in self._places) >= MOST_OF_AN_ADDRESS:
+            raise _too_many()
+        if len(self._places) >= MOST_SOCKETS:
+            self._let_one_go()
+        place = _Place(address, asyncio.timeout(MOST_S))
+        self._places.append(place)
         try:
-            yield
+            async with place.limit:
+                yield
+        except TimeoutError:
+            raise _too_many() if place.is_let_go else _without_key() from None
         finally:
-            self._waiting[address] -= 1
-            if not self._waiting[address]:
-                del self._waiting[address]
+            if not place.is_let_go:
+                self._places.remove(place)
+
+    def _let_one_go(self) -> None:
+        [(most, _)] = Counter(place.address for place in self._places).most_common(1)
+        longest = next(place for place in self._places if place.address == most)
+        self._places.remove(longest)
+        longest.is_let_go = True
+        if not longest.limit.expired():
+            longest.limit.reschedule(asyncio.get_running_loop().time())
 
 
 class WaitingSocket:
@@ -117,12 +141,8 @@ class WaitingSocket:
         await self._send({"type": "websocket.close", "code": code, "reason": refusal.spec.code})
 
     async def _first_text(self) -> str:
-        try:
-            async with asyncio.timeout(MOST_S):
-                while (message := await self._receive())["type"] == "websocket.connect":
-                    pass
-        except TimeoutError:
-            raise _without_key() from None
+        while (message := await self._receive())["type"] == "websocket.connect":
+            pass
         if message["type"] == "websocket.disconnect":
             raise SocketLeft
         text: str | None = message.get("text")
@@ -131,6 +151,13 @@ class WaitingSocket:
         if len(text) > MOST_BYTES:
             raise bad_request("body_too_large", f"a first message with a key has at most {MOST_BYTES} bytes", status=413)
         return text
+
+
+def _too_many() -> ApiError:
+    return ApiError(
+        "too many sockets wait for their first message with a key: send the key in the header xi-api-key",
+        ErrorSpec(429, "rate_limit_error", "too_many_without_a_key", True, MOST_S),
+    )
 
 
 def _without_key() -> ApiError:

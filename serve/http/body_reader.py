@@ -119,7 +119,7 @@ class BodyReader:
             slowest = min(self._arriving, key=lambda body: body.rate(_now()))
             self._arriving.remove(slowest)
             slowest.is_dropped = True
-            if slowest.waiting is not None:
+            if slowest.waiting is not None and not slowest.waiting.expired():
                 slowest.waiting.reschedule(_now())
 
     def _are_too_many(self) -> bool:

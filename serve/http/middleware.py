@@ -29,9 +29,6 @@ from serve.observability.reply_stats import ReplyObserver
 
 LOG = logging.getLogger("ray.serve.chattts")
 
-CLIENT_ADDRESS = "x-chattts-client"
-"""header in which HAProxy says who its client is"""
-
 # The wildcards stand for requests without cookies, the only ones there are here; Authorization has to be named beside them.
 PREFLIGHT = {
     "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
@@ -125,6 +122,7 @@ class AuthMiddleware:
             if key is None:
                 if access.stores:
                     authenticator.check_storing()
+                state["client"] = authenticator.proxies.client_of(Headers(scope=scope), peer_of(scope))
                 await to_route(authenticator.anonymous_caller)
                 return
             async with authenticator.admitted(key, stream=access.stream) as (caller, rates):
@@ -160,7 +158,7 @@ class AuthMiddleware:
         except ApiError as refusal:
             if refusal.spec.code != "missing_api_key" or not (speaks and waiting.may_say_its_key):
                 raise
-        with self._anteroom.place(headers.get(CLIENT_ADDRESS, peer)):
+        async with self._anteroom.place(authenticator.proxies.client_of(headers, peer)):
             said = await waiting.key()
         headers = Headers(raw=[*scope["headers"], (b"xi-api-key", said.encode("latin-1", "replace"))])
         return authenticator.authenticate(headers, peer, scopes, opens_page=opens_page)

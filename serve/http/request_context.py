@@ -19,7 +19,7 @@ def context_of(request: HTTPConnection) -> RequestContext:
     return RequestContext(
         request_id=request_id_of(request),
         caller=caller_of(request),
-        client_host=None if request.client is None else request.client.host,
+        client_host=getattr(request.state, "client", None),
         traceparent=headers.get("traceparent"),
         strict=is_strict(request),
         cache_control=headers.get("cache-control", ""),

@@ -15,11 +15,12 @@ import termios
 from array import array
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any
 
 import uvicorn.config
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import Config
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
@@ -64,6 +65,13 @@ def install() -> None:
     uvicorn.config.WS_PROTOCOLS["auto"] = f"{__name__}:BoundedSocket"
 
 
+def application_of(config: Config) -> ASGIApp:
+    """Returns the application without the middleware by which uvicorn believes X-Forwarded-For of peers on this machine, which
+    HAProxy passes on from any client; serve/access/proxies.py decides whom to believe."""
+    app: Any = config.loaded_app
+    return app.app if isinstance(app, ProxyHeadersMiddleware) else app
+
+
 def cut_connection() -> None:
     """Ends the connection of the present request at once, without what is still held for its client."""
     transport = TRANSPORT.get()
@@ -87,7 +95,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: Loop | None = None) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._application = cast(ASGIApp, self.app)
+        self._application = application_of(config)
         self.app = self._run
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,7 +118,7 @@ class BoundedSocket(WebSocketsSansIOProtocol):
         config.ws_per_message_deflate = False
         config.ws_max_size = MOST_MESSAGE_BYTES
         super().__init__(config, server_state, app_state, _loop)
-        self._application = cast(ASGIApp, self.app)
+        self._application = application_of(config)
         self.app = self._run
         self._unparsed = b""
         self._behind_close = 0

@@ -26,7 +26,7 @@ class RequestContext:
     request_id: str
     caller: Caller = ANONYMOUS_CALLER
     client_host: str | None = None
-    """address of the client, if known: it distinguishes clients without a key"""
+    """address of a client without a key, if known: it distinguishes them"""
     traceparent: str | None = None
     """W3C trace context of the client"""
     strict: bool = False

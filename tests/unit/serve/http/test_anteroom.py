@@ -11,6 +11,7 @@ from websockets.sync.client import ClientConnection, connect
 from pipeline.store.store import Store
 from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator
+from serve.access.proxies import Proxies
 from serve.http import anteroom
 from tests.support.elevenlabs_client import Client
 from tests.support.guarded import add, guarded, ring_of
@@ -112,6 +113,34 @@ def test_what_follows_the_first_message_waits_for_the_key(store: Store) -> None:
             connection.send(json.dumps({"text": " ", "xi_api_key": "ck-wrong"}))
             heard, code = said(connection, json.dumps(long))
         assert ([one["error"] for one in heard], code) == (["invalid_api_key"], 1008)
+
+
+@pytest.mark.parametrize("header", ["X-Chattts-Client", "X-Forwarded-For"])
+def test_who_names_other_addresses_has_the_places_of_one(store: Store, header: str) -> None:
+    add(store)
+    with guarded(Authenticator(ring_of(store))) as live, ExitStack() as waiting:
+        for number in range(anteroom.MOST_OF_AN_ADDRESS):
+            waiting.enter_context(opened(live, **{header: f"192.0.2.{number}"}))
+        assert refused(live, MULTI, **{header: "192.0.2.99"})[0] == 429
+
+
+@pytest.mark.parametrize("silent", [{"X-Forwarded-For": "192.0.2.1"}, {}])
+def test_where_all_places_are_taken_the_longest_silence_ends(
+    store: Store, monkeypatch: pytest.MonkeyPatch, silent: dict[str, str]
+) -> None:
+    """Behind a balancer, whether it names its clients or not."""
+    key, _ = add(store)
+    monkeypatch.setattr(anteroom, "MOST_SOCKETS", 3)
+    with guarded(Authenticator(ring_of(store), proxies=Proxies(["127.0.0.0/8"]))) as live, ExitStack() as waiting:
+        other = waiting.enter_context(opened(live, **{"X-Forwarded-For": "192.0.2.2"}))
+        first, second = (waiting.enter_context(opened(live, **silent)) for _ in range(2))
+        client = Client(waiting.enter_context(opened(live, **silent)))
+        assert json.loads(first.recv(timeout=30))["error"] == "too_many_without_a_key"
+        client.say(text="Hello. ", context_id="c", xi_api_key=key, flush=True)
+        assert client.hear()["audio"]
+        for still in (other, second):
+            still.send("[]")
+            assert json.loads(still.recv(timeout=30))["error"] == "invalid_type"
 
 
 def test_a_first_message_is_short_and_not_too_many_wait_for_theirs(store: Store) -> None:
