@@ -70,6 +70,7 @@ TABLE = (
     Variable("RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S", "0.5", "10 by default: a dead proxy would be an outage of half a minute"),
     Variable("RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S", "2"),
     Variable("RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S", "1", "30 by default: Ctrl-C would take as long", Place.START),
+    Variable("RAY_SERVE_GRPC_MAX_MESSAGE_SIZE", "33554432", "2 GiB by default, of one message of a client"),
     Variable("RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH", "67108864", "a reference recording does not fit into 4 MiB"),
     Variable("RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "serve.http.proxy_middleware:middlewares"),
     Variable("RAY_USAGE_STATS_ENABLED", "0"),

@@ -79,19 +79,19 @@ class Ingress:
         else:
             rollout.configure(routes)
 
-    async def Synthesize(self, request: Any, grpc_context: CallContext) -> Any:
+    async def Synthesize(self, requests: Any, grpc_context: CallContext) -> Any:
         """As RivaDoor.synthesize; Serve finds a method of gRPC by its name."""
-        return await self._riva.synthesize(request, grpc_context)
+        return await self._riva.synthesize(requests, grpc_context)
 
-    async def SynthesizeOnline(self, request: Any, grpc_context: CallContext) -> AsyncGenerator[Any, None]:
-        """As RivaDoor.synthesize_online; the request is a stream of them."""
-        async with aclosing(self._riva.synthesize_online(request, grpc_context)) as replies:
+    async def SynthesizeOnline(self, requests: Any, grpc_context: CallContext) -> AsyncGenerator[Any, None]:
+        """As RivaDoor.synthesize_online."""
+        async with aclosing(self._riva.synthesize_online(requests, grpc_context)) as replies:
             async for reply in replies:
                 yield reply
 
-    async def GetRivaSynthesisConfig(self, request: Any, grpc_context: CallContext) -> Any:
+    async def GetRivaSynthesisConfig(self, requests: Any, grpc_context: CallContext) -> Any:
         """As RivaDoor.config."""
-        return await self._riva.config(request, grpc_context)
+        return await self._riva.config(requests, grpc_context)
 
     def check_health(self) -> None:
         """Serve replaces the replica when this raises three times in a row, or its loop is too busy to answer."""

@@ -20,9 +20,9 @@ class Servicer:
     def __init__(self, door: RivaDoor) -> None:
         self._door = door
 
-    async def Synthesize(self, request: Any, context: Any) -> Any:
+    async def Synthesize(self, requests: AsyncIterator[Any], context: Any) -> Any:
         try:
-            return await self._door.synthesize(request, context)
+            return await self._door.synthesize(requests, context)
         except RivaRefusal:
             await context.abort(context.code(), context.details())
 
@@ -34,9 +34,9 @@ class Servicer:
         except RivaRefusal:
             await context.abort(context.code(), context.details())
 
-    async def GetRivaSynthesisConfig(self, request: Any, context: Any) -> Any:
+    async def GetRivaSynthesisConfig(self, requests: AsyncIterator[Any], context: Any) -> Any:
         try:
-            return await self._door.config(request, context)
+            return await self._door.config(requests, context)
         except RivaRefusal:
             await context.abort(context.code(), context.details())
 
@@ -101,6 +101,16 @@ class Caller:
             until.wait(timeout)
 
         return self._stream(sent(), metadata=self.metadata, timeout=timeout)
+
+    def raw(self, method: str, *messages: bytes, until: threading.Event | None = None) -> Any:
+        """The replies to messages as they are, on a stream that stays open until an event is set."""
+
+        def sent() -> Iterator[bytes]:
+            yield from messages
+            if until is not None:
+                until.wait(60)
+
+        return self.channel.stream_stream(f"/{protocol.SERVICE}/{method}")(sent(), metadata=self.metadata, timeout=60)
 
     def older(self, timeout: float = 60, **fields: Any) -> Any:
         """The replies to one request without a stream, as clients did it before 2026."""

@@ -24,6 +24,7 @@ from pipeline.voices.names import MAX_NAME_CHARS
 from serve.access.api_keys import Scope
 from serve.access.caller import Caller
 from serve.access.idempotency import HEADER as IDEMPOTENCY_KEY
+from serve.doors.riva.protocol import RivaSynthesisConfigRequest, SynthesizeSpeechRequest, parsed
 from serve.doors.riva.translation import configuration, configuration_of, reply, speech_fields, status_of
 from serve.errors import ApiError, bad_request, to_api_error
 from serve.http.ignored_fields import ignored_header
@@ -64,19 +65,20 @@ class RivaDoor:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    async def synthesize(self, request: Any, context: CallContext) -> Any:
-        """Speaks a text; returns the whole audio in one message.
+    async def synthesize(self, requests: AsyncIterator[bytes], context: CallContext) -> Any:
+        """Speaks the text of the first request; returns the whole audio in one message.
 
         Raises:
             RivaRefusal
         """
         async with self._call(context) as said:
+            request = self._checked(await self._first(requests), context)
             async with aclosing(self._speak(request, said, context, stream=False)) as pieces:
                 found = [piece async for piece in pieces]
             items = [item for _, _, heard in found for item in heard]
             return reply(request, found[0][0], b"".join(data for _, data, _ in found), items)
 
-    async def synthesize_online(self, requests: AsyncIterator[Any], context: CallContext) -> AsyncGenerator[Any, None]:
+    async def synthesize_online(self, requests: AsyncIterator[bytes], context: CallContext) -> AsyncGenerator[Any, None]:
         """Speaks texts one after the other; yields their audio as it is generated.
 
         Raises:
@@ -99,23 +101,24 @@ class RivaDoor:
             speaking.cancel()
             await asyncio.wait((speaking,))
 
-    async def config(self, request: Any, context: CallContext) -> Any:
-        """Returns the voices of a model.
+    async def config(self, requests: AsyncIterator[bytes], context: CallContext) -> Any:
+        """Returns the voices of the model that the first request names.
 
         Raises:
             RivaRefusal
         """
         async with self._call(context, frozenset(Scope), stream=False):
+            request = parsed(RivaSynthesisConfigRequest, await self._first(requests))
             library, models = self._services.voices.library, self._services.speech.models
             return configuration(library.list(), models, request.model_name)
 
-    async def _speak_all(self, requests: AsyncIterator[Any], context: CallContext, waiting: "asyncio.Queue[Any]") -> None:
+    async def _speak_all(self, requests: AsyncIterator[bytes], context: CallContext, waiting: "asyncio.Queue[Any]") -> None:
         limit_s = self._services.speech.limits.stall_timeout_s
         async with self._call(context) as said:
             number = 0
             async with aclosing(self._arriving(requests, said.caller)) as texts:
-                async for request in texts:
-                    one = numbered(said, number)
+                async for data in texts:
+                    one, request = numbered(said, number), self._checked(data, context)
                     async with aclosing(self._speak(request, one, context, stream=True)) as pieces:
                         async for job, piece, heard in pieces:
                             try:
@@ -128,7 +131,41 @@ class RivaDoor:
             if not number:
                 raise bad_request("missing_field", "the stream of requests is empty: send one with a text", param="text")
 
-    async def _arriving(self, requests: AsyncIterator[Any], caller: Caller) -> AsyncGenerator[Any, None]:
+    async def _first(self, requests: AsyncIterator[bytes]) -> bytes:
+        """Returns the first request; empty if there is none.
+
+        Raises:
+            DeadlineExceeded: it does not come in time.
+        """
+        limit_s = self._services.speech.limits.body_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await anext(aiter(requests), b"")
+        except TimeoutError:
+            raise DeadlineExceeded(f"no message within {limit_s:g} s (limits.body_timeout_s)") from None
+
+    def _checked(self, data: bytes, context: CallContext) -> Any:
+        """Returns a request for speech. Only one with a recording is longer than a body of HTTP may be.
+
+        Raises:
+            ApiError: 400, 413; 401 or 403, its client may not clone.
+        """
+        most, voices = self._services.speech.limits.max_body_bytes, self._services.voices.maker.config
+        if len(data) > most + (voices.max_upload_bytes if voices.clone else 0):
+            raise bad_request("body_too_large", f"the message is larger than {most} bytes (limits.max_body_bytes)", status=413)
+        if len(data) > most:
+            self._check_scope(context)
+        return parsed(SynthesizeSpeechRequest, data)
+
+    def _check_scope(self, context: CallContext) -> None:
+        """Checks that a client may clone.
+
+        Raises:
+            ApiError: 401, 403
+        """
+        self._services.authenticator.key_of(headers_of(context), address_of(context.peer()), frozenset({Scope.VOICES}))
+
+    async def _arriving(self, requests: AsyncIterator[bytes], caller: Caller) -> AsyncGenerator[bytes, None]:
         """Yields requests as they arrive; the time in which one is spoken does not count.
 
         Raises:
@@ -140,7 +177,7 @@ class RivaDoor:
         idle_s = conversations.config.idle_timeout_s
         leaving = asyncio.create_task(conversations.leaving.wait())
         revoked = asyncio.create_task(is_revoked.wait())
-        request: asyncio.Task[Any] | None = None
+        request: asyncio.Task[bytes | None] | None = None
         try:
             while True:
                 request = asyncio.create_task(_next(coming))
@@ -153,9 +190,9 @@ class RivaDoor:
                     if leaving.done():
                         raise Draining("this replica is about to stop and takes no further text; call again")
                     raise DeadlineExceeded(f"no further text for {idle_s:g} s (conversations.idle_timeout_s)")
-                if request.result() is None:
+                if (data := request.result()) is None:
                     return
-                yield request.result()
+                yield data
         finally:
             leaving.cancel()
             revoked.cancel()
@@ -166,10 +203,11 @@ class RivaDoor:
         self, request: Any, said: RequestContext, context: CallContext, *, stream: bool
     ) -> AsyncGenerator[tuple[Any, bytes, list[TimedItem]], None]:
         """Yields the job, a piece of its audio, and the times told before it."""
-        async with self._voiced(request) as speech_services:
+        async with self._voiced(request, context) as speech_services:
             with open_speech(speech_services, said) as speech:
                 fields = speech_fields(request, stream=stream)
-                job = await speech.accept(ContextSettings(fields, 0.0).body(request.text), content_of(request, fields))
+                content = b"" if said.idempotency_key is None else await asyncio.to_thread(content_of, request, fields)
+                job = await speech.accept(ContextSettings(fields, 0.0).body(request.text), content)
                 if job.ignored:
                     context.set_trailing_metadata([("x-ignored-fields", ignored_header(job.ignored))])
                 items: list[TimedItem] = []
@@ -189,7 +227,7 @@ class RivaDoor:
                     yield job, b"", items
 
     @asynccontextmanager
-    async def _voiced(self, request: Any) -> AsyncIterator[SpeechServices]:
+    async def _voiced(self, request: Any, context: CallContext) -> AsyncIterator[SpeechServices]:
         """Yields what speaking needs, with the voice of a zero-shot prompt in place of one without a name.
 
         Raises:
@@ -200,6 +238,7 @@ class RivaDoor:
             yield services.speech
             return
         check_cloning(services)
+        self._check_scope(context)
         prompt, maker = request.zero_shot_data, services.voices.maker
         if request.voice_name:
             raise bad_request("conflicting_fields", "a zero-shot prompt is the voice: leave voice_name out", param="voice_name")
@@ -251,7 +290,7 @@ class RivaDoor:
             raise RivaRefusal(details) from None
 
 
-async def _next(requests: AsyncIterator[Any]) -> Any:
+async def _next(requests: AsyncIterator[bytes]) -> bytes | None:
     """Returns the next request; None at the end."""
     return await anext(requests, None)
 

@@ -17,6 +17,7 @@ from serve.access.api_keys import Quota, Scope
 from serve.access.authentication import Authenticator
 from serve.access.idempotency import seed_of
 from serve.config.app_config import ConversationsConfig, LimitsConfig
+from serve.doors.riva import protocol
 from serve.doors.riva.calls import address_of
 from tests.support.demo_voice import demo_speaker
 from tests.support.effort import examples
@@ -233,6 +234,51 @@ def test_keys_are_metadata(store: Store):
         assert refusal(lambda: right.whole(text=TEXT)) == ("RESOURCE_EXHAUSTED", "quota_exceeded")
 
 
+@pytest.mark.parametrize("method", ["Synthesize", "SynthesizeOnline", "GetRivaSynthesisConfig"])
+def test_a_key_is_asked_before_a_message_is_there(store: Store, method: str):
+    add(store)
+    services = make_services(Speaker())
+    object.__setattr__(services, "authenticator", Authenticator(ring_of(store)))
+    is_over = threading.Event()
+    with riva_serving(services) as address:
+        wrong = Caller(address, authorization="Bearer ck-wrong")
+        assert refusal(lambda: wrong.raw(method, until=is_over)) == ("UNAUTHENTICATED", "invalid_api_key")
+        is_over.set()
+
+
+PROMPTS = protocol.SynthesizeSpeechRequest(zero_shot_data={"transcript": "x"}).SerializeToString()
+ENTRIES = protocol.SynthesizeSpeechRequest(custom_configuration={"x": "y"}).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (protocol.SynthesizeSpeechRequest(text="x" * (1 << 20)).SerializeToString(), "body_too_large"),
+        (ENTRIES * protocol.MOST_FIELDS, "too_many_values"),
+        (protocol.SynthesizeSpeechRequest(zero_shot_data={"quality": 1}).SerializeToString() * 600, "too_many_values"),
+        (bytes([50, 0xF4, 3]) + b"\x20\x01" * 250 + bytes([50, 0xF4, 3]) + b"\x2a\0" * 250, "out_of_range"),
+        (bytes([50, 0xD0, 0x0F]) + b"\x20\x01" * 1000, "too_many_values"),
+        (b"\xff" * 20, "invalid_request"),
+        (b"\x0a\x05x", "invalid_request"),
+        (b"\x08", "invalid_request"),
+    ],
+)
+def test_a_message_is_counted_before_it_is_parsed(caller: Caller, message: bytes, code: str):
+    for method in ("Synthesize", "SynthesizeOnline"):
+        assert refusal(lambda method=method: caller.raw(method, message)) == ("INVALID_ARGUMENT", code)
+
+
+def test_cloning_asks_the_scope_of_https_cloning(store: Store, tmp_path: Path):
+    without, _ = add(store, scopes=(Scope.SPEECH,))
+    services = services_with(str(tmp_path / "store.sqlite"), clone=True)
+    object.__setattr__(services, "authenticator", Authenticator(ring_of(store)))
+    with riva_serving(services) as address:
+        caller = Caller(address, authorization=f"Bearer {without}")
+        for prompt in (b"RIFF", bytes(2 << 20)):
+            asked = {"text": TEXT, "zero_shot_data": {"audio_prompt": prompt}, "custom_configuration": {"consent": "true"}}
+            assert refusal(lambda asked=asked: caller.whole(**asked)) == ("PERMISSION_DENIED", "scope_missing")
+
+
 @pytest.mark.slow
 def test_words_have_times():
     text = "I think that my sister wanted the answer."
@@ -251,6 +297,7 @@ def test_words_have_times():
 def test_a_zero_shot_prompt_is_a_voice_that_is_not_kept(tmp_path: Path):
     prompt = {"audio_prompt": written(*spoken(SAID, tmp_path)), "transcript": SAID}
     services = services_with(str(tmp_path / "store.sqlite"), clone=True)
+    object.__setattr__(services, "authenticator", Authenticator(anonymous_scopes=(Scope.SPEECH, Scope.VOICES)))
     with riva_serving(services) as address:
         caller = Caller(address)
         asked: dict[str, Any] = {"text": TEXT, "zero_shot_data": prompt}
