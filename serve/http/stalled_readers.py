@@ -7,6 +7,7 @@ Never: a time limit while nothing waits to be sent: a stream of events may be si
 
 ASGI's `send` waits until the piece before has left, and the kernel takes the next one once much of its buffer is free again:
 that can be a minute for a player that reads as fast as it plays. So whoever took LEAST_BYTES within the limit has time again.
+Over a whole reply a client takes MEAN_BYTES in that time, or is let go too: it would keep its place for days.
 """
 
 import asyncio
@@ -23,6 +24,11 @@ LOG = logging.getLogger("ray.serve.chattts")
 
 PIECE_BYTES = 128 * 1024
 LEAST_BYTES = 16 * 1024
+"""that a client takes within the limit"""
+MEAN_BYTES = 32 * 1024
+"""that it takes on average, while a reply waits for it: 9 kbit/s with a limit of 30 s"""
+GRACE = 8
+"""limits that a reply has waited, before the average counts"""
 
 
 class StalledReaders:
@@ -62,6 +68,9 @@ class LimitedSend:
         self.has_stalled = False
         self._send = send
         self._limit_s = limit_s
+        self._written = 0
+        self._waited = 0.0  # limits
+        self._taken = 0.0  # bytes meanwhile, of which haste counts for GRACE limits
 
     async def __call__(self, message: Message) -> None:
         """Sends a message.
@@ -71,9 +80,44 @@ class LimitedSend:
         """
         for piece in pieces_of(message):
             rest = until_it_waits(self._send(piece))
-            if rest is not None and not await is_over_in_time(rest, self._limit_s()):
+            if rest is not None and not await self._is_over_in_time(rest, size_of(piece)):
                 self.has_stalled = True
-                raise ReaderStalled(f"the client read nothing for {self._limit_s():g} s (limits.stall_timeout_s)")
+                raise ReaderStalled(
+                    f"the client read less than {LEAST_BYTES} bytes in {self._limit_s():g} s (limits.stall_timeout_s), or less "
+                    f"than {MEAN_BYTES} on average"
+                )
+            self._written += size_of(piece)
+
+    async def _is_over_in_time(self, awaitable: Awaitable[None], size: int) -> bool:
+        """Awaits the end of a message; returns whether it came before its client had taken too little for too long. May be
+        awaited by several tasks in turn.
+
+        Args:
+            size: of the message, which is written at its end [bytes].
+        """
+        limit_s, loop = self._limit_s(), asyncio.get_running_loop()
+        work, is_slow = asyncio.ensure_future(awaitable), False
+        taken = self._written - untaken_bytes()
+        try:
+            while not (work.done() or is_slow):
+                began, before = loop.time(), taken
+                await asyncio.wait((work,), timeout=limit_s)
+                is_done = work.done()
+                taken = self._written + size * is_done - untaken_bytes()
+                self._waited += min(1.0, (loop.time() - began) / limit_s) if is_done else 1.0
+                self._taken = min(self._taken + taken - before, MEAN_BYTES * (self._waited + GRACE))
+                is_slow = taken - before < LEAST_BYTES and not is_done
+                is_slow |= self._waited > GRACE and self._taken < MEAN_BYTES * self._waited
+        finally:
+            work.cancel()
+        if work.done():
+            work.result()
+        return not is_slow
+
+
+def size_of(message: Message) -> int:
+    """Returns the bytes of a message, or its characters, which is enough here."""
+    return len(message.get("body") or message.get("bytes") or message.get("text") or b"")
 
 
 def pieces_of(message: Message) -> Iterator[Message]:
@@ -85,24 +129,6 @@ def pieces_of(message: Message) -> Iterator[Message]:
     for place in range(0, len(body), PIECE_BYTES):
         yield {**message, "body": body[place : place + PIECE_BYTES], "more_body": True}
     yield {**message, "body": b""}
-
-
-async def is_over_in_time(awaitable: Awaitable[None], limit_s: float) -> bool:
-    """Awaits something until its client has taken too little for too long; returns whether it has ended. May be awaited by
-    several tasks in turn."""
-    work = asyncio.ensure_future(awaitable)
-    try:
-        untaken = untaken_bytes()
-        while not (await asyncio.wait((work,), timeout=limit_s))[0]:
-            before, untaken = untaken, untaken_bytes()
-            if before - untaken < LEAST_BYTES:
-                break
-    finally:
-        is_over = work.done()
-        work.cancel()
-    if is_over:
-        work.result()
-    return is_over
 
 
 class _Rest:

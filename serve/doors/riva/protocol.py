@@ -86,7 +86,7 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
 
 
 def add_RivaSpeechSynthesisServicer_to_server(servicer: Any, server: Any) -> None:
-    """Adds the methods to a gRPC server. Each takes a stream of requests as bytes: on the wire, one request is such a stream."""
+    """Adds the methods to a gRPC server. Each takes a stream of requests as bytes, which one request is too on the wire."""
     handlers = {}
     for method in _POOL.FindServiceByName(SERVICE).methods:
         kind = f"stream_{'stream' if method.server_streaming else 'unary'}_rpc_method_handler"

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,12 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
+from starlette.types import Message
 from starlette.websockets import WebSocket
 
-from serve.http.stalled_readers import StalledReaders
+from pipeline.errors import ReaderStalled
+from serve.http import stalled_readers
+from serve.http.stalled_readers import GRACE, LEAST_BYTES, MEAN_BYTES, LimitedSend, StalledReaders
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import Live, read_all, serving
 from tests.support.raw_socket import RawSocket
@@ -111,10 +115,48 @@ def test_a_reader_that_takes_its_time_has_everything(live: Live, kind: str) -> N
     """The kernel takes no more of it for longer than the limit."""
     with asked(live, kind, 1 << 16) as client:
         taken = b""
-        for _ in range(20):
+        for _ in range(12):
             taken += client.recv(1 << 14)
             time.sleep(LIMIT_S / 8)
         assert len(taken + read_all(client)) > SIZE
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "limits"),
+    [
+        (LEAST_BYTES - 1, 0, 1),
+        (LEAST_BYTES, LEAST_BYTES, GRACE + 1),
+        (LEAST_BYTES, MEAN_BYTES * 3 // 4, GRACE + 1),
+        (MEAN_BYTES, MEAN_BYTES, None),
+        (1 << 24, LEAST_BYTES, 2 * GRACE + 2),  # haste buys little
+        (MEAN_BYTES, LEAST_BYTES - 1, 2),
+    ],
+)
+def test_who_takes_too_little_in_a_limit_or_on_average_is_let_go(
+    monkeypatch: pytest.MonkeyPatch, first: int, then: int, limits: int | None
+) -> None:
+    """Bytes that are taken in each limit; in how many limits that is too little. The clock does not matter."""
+    looks = 0
+
+    async def reply() -> None:
+        is_free = asyncio.Event()
+
+        def untaken() -> int:
+            nonlocal looks
+            looks += 1
+            if looks > 3 * GRACE:
+                is_free.set()
+            return (1 << 40) - min(looks - 1, 1) * first - max(0, looks - 2) * then
+
+        async def send(message: Message) -> None:
+            await is_free.wait()
+
+        monkeypatch.setattr(stalled_readers, "untaken_bytes", untaken)
+        await LimitedSend(send, lambda: 0.001)({"type": "http.response.body", "body": b""})
+
+    with pytest.raises(ReaderStalled) if limits is not None else nullcontext():
+        asyncio.run(reply())
+    assert limits in (looks - 1, None)
 
 
 def test_a_stream_that_says_nothing_for_long_is_not_cut(live: Live) -> None:
