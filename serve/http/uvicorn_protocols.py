@@ -21,7 +21,7 @@ import uvicorn.config
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from websockets.frames import Frame
@@ -49,6 +49,10 @@ LINGER_S = 2.0
 """how long a socket that broke a rule is read, so that its client can read why it was closed [s]"""
 UNREAD_S = 120.0
 """how long a client may take for what a reply that has ended left in the buffers; longer than connections are kept alive [s]"""
+MOST_BEHIND_REPLY = 16 << 20
+"""bytes of a body that are dropped behind the reply to it: clients read no reply before they have sent all"""
+BEHIND_REPLY_S = 30.0
+"""how long such a body may take [s]"""
 NO_HANDSHAKE = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 18\r\nConnection: close\r\n\r\n"
     b"This is no socket."
@@ -97,6 +101,35 @@ class BoundedHttp(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._application = application_of(config)
         self.app = self._run
+        self._is_in_body = False
+        self._behind_reply = 0
+
+    def on_message_begin(self) -> None:
+        """Begins a request."""
+        super().on_message_begin()
+        self._is_in_body, self._behind_reply = True, 0
+
+    def on_body(self, body: bytes) -> None:
+        """Takes a piece of a body; cuts the connection if too much of it follows the reply."""
+        super().on_body(body)
+        self._behind_reply += len(body) if self.cycle.response_complete else 0
+        if self._behind_reply > MOST_BEHIND_REPLY:
+            self.transport.abort()
+
+    def on_message_complete(self) -> None:
+        """Ends a request."""
+        super().on_message_complete()
+        self._is_in_body = False
+
+    def on_response_complete(self) -> None:
+        """Goes on with the next request; gives the body of this one a time to end."""
+        super().on_response_complete()
+        if self._is_in_body and self.cycle.response_complete:
+            self.loop.call_later(BEHIND_REPLY_S, self._cut_if_in_body, self.cycle)
+
+    def _cut_if_in_body(self, cycle: RequestResponseCycle) -> None:
+        if self._is_in_body and self.cycle is cycle:
+            self.transport.abort()
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         TRANSPORT.set(self.transport)

@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import json
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 import requests
 
 from serve.config.app_config import LimitsConfig
-from serve.http import body_reader
+from serve.http import body_reader, uvicorn_protocols
 from serve.http.api import create_api
 from serve.http.body_reader import BodyReader
 from tests.support.fakes import Speaker, make_services
@@ -253,3 +254,24 @@ def test_compressed_bodies_are_a_415(live: Live, method: str, path: str):
         assert (reply.status_code, error["code"]) == (415, "unsupported_content_encoding")
         assert reply.headers["Accept-Encoding"] == "identity"
     assert live.post(SPEECH, **{"Content-Encoding": "identity"}).status_code == 200
+
+
+def go_on(client: socket.socket, piece: bytes) -> None:
+    for _ in range(3000):
+        client.sendall(piece)
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("piece", [b"1\r\nx\r\n", b"10000\r\n" + bytes(1 << 16) + b"\r\n"])
+def test_a_body_that_goes_on_behind_its_reply_ends_with_the_connection(monkeypatch: pytest.MonkeyPatch, piece: bytes):
+    """Whether it drips or pours."""
+    monkeypatch.setattr(uvicorn_protocols, "MOST_BEHIND_REPLY", 1 << 20)
+    monkeypatch.setattr(uvicorn_protocols, "BEHIND_REPLY_S", 0.5 if len(piece) < 100 else 60)
+    head = b"POST /nothing HTTP/1.1\r\nHost: localhost\r\n"
+    with serving(make_services(Speaker())) as live, socket.create_connection(("127.0.0.1", live.port), timeout=60) as client:
+        client.sendall(head + b"Content-Length: 500000\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.1 404")
+        client.sendall(bytes(500_000) + head + b"Transfer-Encoding: chunked\r\n\r\n" + piece)
+        assert client.recv(4096).startswith(b"HTTP/1.1 404"), "the body before was short enough"
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            go_on(client, piece)
