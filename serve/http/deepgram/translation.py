@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field
 
 from serve.errors import ApiError, bad_request
 from serve.http.ignored_fields import ignored_fields
+from serve.http.schemas.bounded_fields import bounded
 from serve.speech.schemas.base import Body, read_body, read_values
 
 CONTAINERS: Mapping[str, Mapping[str, str]] = {
@@ -79,7 +80,7 @@ def socket_fields(query: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         ApiError: 400
     """
-    asked = read_values(SpeakQuery, {"container": "none", **query})
+    asked = read_values(SpeakQuery, bounded({"container": "none", **query}, SpeakQuery))
     if asked.encoding not in SOCKET_ENCODINGS or asked.container != "none":
         raise bad_request(
             "unsupported_format",

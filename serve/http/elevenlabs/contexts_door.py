@@ -8,8 +8,9 @@ Never: a socket; an end without audio, which clients take for a failure
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from serve.http.elevenlabs.aligned_context import AlignedContext
 from serve.http.elevenlabs.errors import close_code_of
 from serve.http.elevenlabs.frames import context_in
 from serve.http.elevenlabs.translation import SocketQuery
+from serve.http.schemas.bounded_fields import bounded
 from serve.speech.conversation.context import ContextSettings
 from serve.speech.conversation.conversation import Conversation
 from serve.speech.conversation.events import (
@@ -63,6 +65,8 @@ class ContextsDoor(ABC, Generic[Query, Kept]):
         self.over: tuple[int, str] | None = None
         self._raw_query = query
         self._query = kind()
+        self._of_address = ContextSettings({}, config.lead_s)
+        """settings of every context, which are checked once"""
         self._config = config
         self._request_id = request_id
         self._error_ends = error_ends
@@ -78,8 +82,10 @@ class ContextsDoor(ABC, Generic[Query, Kept]):
     def begin(self, conversation: Conversation) -> None:
         """As Door says: refuses a socket whose address is wrong."""
         try:
-            self._query = read_values(type(self._query), dict(self._raw_query))
-            conversation.check(self._first_settings())
+            kind = type(self._query)
+            self._query = read_values(kind, bounded(self._raw_query, kind))
+            self._of_address = self._address_settings()
+            conversation.check(self._of_address)
             if named_format(self._query.output_format).container not in CONTAINERS:
                 raise bad_request("unsupported_format", f"over a WebSocket the formats are {', '.join(CONTAINERS)}")
         except Exception as error:
@@ -131,8 +137,8 @@ class ContextsDoor(ABC, Generic[Query, Kept]):
         return None
 
     @abstractmethod
-    def _first_settings(self) -> ContextSettings:
-        """Returns settings that every context has, after a look at the query."""
+    def _address_settings(self) -> ContextSettings:
+        """Returns the settings that the path and the query give every context, after a look at them."""
 
     @abstractmethod
     def _audio(self, name: str, data: bytes) -> Message:
@@ -149,6 +155,15 @@ class ContextsDoor(ABC, Generic[Query, Kept]):
     def _part_ended(self, name: str) -> Iterator[Message]:
         """Yields what is said behind a part."""
         yield from ()
+
+    def _settings(self, own: Mapping[str, Any]) -> ContextSettings:
+        """Returns the settings of a context.
+
+        Args:
+            own: fields of SpeechBody that its first message gives.
+        """
+        settings = self._of_address
+        return replace(settings, speech={**settings.speech, **own}) if own else settings
 
     def _note_ignored(self, name: str, fields: Iterable[str]) -> None:
         """Has the next message of a context name fields without effect."""

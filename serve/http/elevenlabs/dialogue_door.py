@@ -86,7 +86,8 @@ class DialogueDoor(ContextsDoor[SocketQuery, _Cast]):
         most = self._config.max_contexts
         if sum(not conversation.is_open(silent) for silent in self._kept) >= most:
             raise AtCapacity(f"{most} contexts without text are open (conversations.max_contexts)", retry_after_s=1.0)
-        settings = self._settings(said)
+        ignored = {f"voice_settings.{name}": value for name, value in (said.voice_settings or {}).items()} | _unused(said)
+        settings = self._settings(settings_fields(None, said.pronunciation_dictionary_locators) | ignored_fields(ignored))
         for voice in set(said.voices):
             conversation.check(settings.spoken_by(voice))
         self._kept[name] = _Cast(settings, frozenset(said.voices))
@@ -95,17 +96,12 @@ class DialogueDoor(ContextsDoor[SocketQuery, _Cast]):
         if not conversation.is_open(name):
             conversation.open(name, self._kept[name].settings)
 
-    def _first_settings(self) -> ContextSettings:
-        return self._settings(DialogueFrame())
-
-    def _settings(self, said: DialogueFrame) -> ContextSettings:
+    def _address_settings(self) -> ContextSettings:
         query = self._query
-        settings = {f"voice_settings.{name}": value for name, value in (said.voice_settings or {}).items()}
         speech = {
             **({"timestamps": "word"} if query.sync_alignment else {}),
             **common_fields(query, query.output_format),
-            **settings_fields(None, said.pronunciation_dictionary_locators),
-            **ignored_fields({**(query.model_extra or {}), **settings, **_unused(said)}),
+            **ignored_fields(query.model_extra or {}),
         }
         return ContextSettings(speech, self._config.lead_s, sentences=True)
 

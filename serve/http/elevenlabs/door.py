@@ -81,7 +81,8 @@ class ElevenLabsDoor(ContextsDoor[TextSocketQuery, Message]):
         if opens and not said.text:
             return  # a flush or a keep-alive of what is over
         if opens:
-            conversation.open(name, self._settings(said))
+            own = settings_fields(said.voice_settings, said.pronunciation_dictionary_locators)
+            conversation.open(name, self._settings(own | ignored_fields(self._without_effect(said))))
             self._kept[name] = _lasting(said)
         elif any(self._kept[name].get(field) != value for field, value in _lasting(said).items()):
             raise bad_request("settings_changed", "a context keeps the settings and dictionaries of its first message")
@@ -98,21 +99,17 @@ class ElevenLabsDoor(ContextsDoor[TextSocketQuery, Message]):
         else:
             self.over = NORMAL, ""
 
-    def _first_settings(self) -> ContextSettings:
-        if self._query.enable_ssml_parsing:
+    def _address_settings(self) -> ContextSettings:
+        query = self._query
+        if query.enable_ssml_parsing:
             raise bad_request(
                 "ssml_not_supported", "a text that is still being written is no SSML document: leave enable_ssml_parsing out"
             )
-        return self._settings(Frame())
-
-    def _settings(self, said: Frame) -> ContextSettings:
-        query = self._query
         speech = {
             "voice": self._voice,
             "timestamps": "word",
             **common_fields(query, query.output_format),
-            **settings_fields(said.voice_settings, said.pronunciation_dictionary_locators),
-            **ignored_fields({**(query.model_extra or {}), **self._without_effect(said)}),
+            **ignored_fields(query.model_extra or {}),
         }
         return ContextSettings(speech, self._config.lead_s, sentences=not query.auto_mode)
 
