@@ -14,7 +14,7 @@ import re
 
 from pipeline.spec import CONTROL_TAGS
 from pipeline.text.markup.control_tags import split_tags
-from pipeline.types import Change
+from pipeline.types import Change, Op
 
 # Words for thinking aloud, as ChatTTS's refine pass adds them with [oral_k].
 FILLERS: tuple[str, ...] = (
@@ -44,6 +44,9 @@ FILLERS: tuple[str, ...] = (
     *("um", "uh", "er", "hmm", "mm", "oh", "ah", "well", "like", "so", "you know", "i mean", "kind of", "sort of"),
 )
 
+MOST_COMPARED = 40_000
+"""pairs of words; difflib takes some 30 ms for the worst of them"""
+
 _WORD = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]|[A-Za-z]+")
 _FILLERS = sorted({tuple(_WORD.findall(filler)) for filler in FILLERS}, key=len, reverse=True)
 
@@ -70,8 +73,11 @@ def accepts(source: str, refined: str) -> bool:
 
 
 def diff(source: str, refined: str) -> list[Change]:
-    """Returns the differences of the words; control tags count as words here."""
+    """Returns the differences of the words; control tags count as words here. Of texts too long to compare, all is replaced."""
     before, after = _pieces(source), _pieces(refined)
+    if before == after or len(before) * len(after) > MOST_COMPARED:
+        op: Op = "equal" if before == after else "replace"
+        return [Change(op, _joined(before), _joined(after))] if before or after else []
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
     return [Change(op, _joined(before[i:j]), _joined(after[k:m])) for op, i, j, k, m in matcher.get_opcodes()]
 

@@ -1,10 +1,13 @@
 """EPUBs: read in their order, with their chapters, and refused in words where they are wrong, protected or too large."""
 
+import time
+
 import pytest
 
 from pipeline.books import epub as reader
 from pipeline.books.book import Chapter
 from pipeline.books.epub import read_epub
+from pipeline.books.xhtml import blocks_of
 from pipeline.errors import InvalidDocument
 from tests.support.books import CONTAINER, ONE, PAGE, epub, package, picture
 
@@ -70,3 +73,22 @@ def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch):
 def test_markup_that_is_wrong_is_read_all_the_same():
     wrong = PAGE.format(f"{ONE}<p>open <b>tags <p>and & signs &bogus; <table><td>cell").encode("utf-16")
     assert read_epub(epub(one_a_xhtml=wrong)).chapters[0].paragraphs[2:5] == ("open tags", "and & signs &bogus;", "cell")
+
+
+OPEN = ("<!-- > ", "<![CDATA[ > ", "<![if > ", "<!--", "</a ", "<a b ", "<? ", "<a b='\"> ", "<i>a</i>", "<a>x")
+
+
+@pytest.mark.parametrize("piece", OPEN)
+def test_a_page_costs_no_more_than_its_length(piece: str):
+    """What is left open, and text in many pieces: 20 s and more, where each looked through all the rest."""
+    page = f"<p>Words.</p>{piece * (200_000 // len(piece))}".encode()
+    began = time.process_time()
+    assert next(blocks_of(page)).text == "Words."
+    assert list(blocks_of(page + b"<p>The end.</p>"))[-1].text.endswith("The end.")
+    assert time.process_time() - began < 4
+
+
+def test_wrong_markup_is_no_error():
+    number = "9" * 5000
+    page = f"<p>e <![CDATA[ f ]]> g <!-- h --> i</p><p>&#{number};</p><p>a <!-- b > c</p>k <l"
+    assert [block.text for block in blocks_of(page.encode())] == ["e g i", f"{number};", "a <!-- b > c", "k <l"]

@@ -68,6 +68,12 @@ def test_the_difference_leads_from_one_to_the_other(before, after):
     assert all((change.op == "equal") == (change.source == change.refined) for change in changes)
 
 
+def test_long_texts_are_not_compared_word_by_word():
+    long = "so " * 10_000
+    assert [change.op for change in diff(long, long)] == ["equal"]
+    assert [change.op for change in diff(long, f"um {long}")] == ["replace"]
+
+
 def test_the_difference_names_what_came_in():
     assert diff("Hello there.", "hello [uv_break] there") == [
         Change("equal", "hello", "hello"), Change("insert", "", "[uv_break]"), Change("equal", "there", "there"),
