@@ -16,7 +16,7 @@ from serve.access.authentication import Authenticator
 from serve.config.app_config import ConversationsConfig, LimitsConfig
 from serve.http import anteroom
 from serve.http.schemas.bounded_fields import MOST_UNKNOWN
-from serve.speech.conversation import context
+from serve.speech.conversation import context as contexts
 from serve.speech.schemas.base import read_body
 from tests.support.elevenlabs_client import Client, audio_of
 from tests.support.fakes import Speaker, make_services
@@ -69,7 +69,7 @@ def test_the_messages_of_a_socket_field_by_field(live):
 def test_an_address_is_checked_once_whatever_it_says(live, monkeypatch: pytest.MonkeyPatch):
     """However many contexts follow; the names of its fields without effect are bounded as those of a message."""
     checked: list[bytes] = []
-    monkeypatch.setattr(context, "read_body", lambda kind, raw: checked.append(raw) or read_body(kind, raw))
+    monkeypatch.setattr(contexts, "read_body", lambda kind, raw: checked.append(raw) or read_body(kind, raw))
     with talking(live, "output_format=pcm_24000&" + "&".join(f"f{number}=" for number in range(1000))) as client:
         for name in ("a", "b", "c"):
             client.say(text="Hello. ", context_id=name, close_context=True, flush=True)
