@@ -15,7 +15,7 @@ import termios
 from array import array
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 import uvicorn.config
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -72,8 +72,8 @@ def install() -> None:
 def application_of(config: Config) -> ASGIApp:
     """Returns the application without the middleware by which uvicorn believes X-Forwarded-For of peers on this machine, which
     HAProxy passes on from any client; serve/access/proxies.py decides whom to believe."""
-    app: Any = config.loaded_app
-    return app.app if isinstance(app, ProxyHeadersMiddleware) else app
+    app = config.loaded_app
+    return cast(ASGIApp, app.app if isinstance(app, ProxyHeadersMiddleware) else app)
 
 
 def cut_connection() -> None:
