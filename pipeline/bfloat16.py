@@ -2,7 +2,6 @@
 
 In:    float32, or the bits of bfloat16 as uint16
 Out:   the other one of the two
-Owns:  nothing
 Never: torch; arithmetic in bfloat16
 """
 

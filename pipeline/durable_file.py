@@ -2,7 +2,6 @@
 
 In:    bytes, a path
 Out:   a file with these bytes under its own name, on disk
-Owns:  nothing
 Never: a half-written file under its own name
 """
 

@@ -38,9 +38,7 @@ ConfigError                   a file the operator wrote is wrong
 CheckpointError               a checkpoint on disk is not what it claims to be
 OutOfMemory                   a model does not fit into memory
 
-In:    nothing
 Out:   exceptions that survive pickling with their attributes
-Owns:  nothing
 Never: HTTP statuses; a client's text in a message
 
 Every message says what was given, what is allowed and what to do.

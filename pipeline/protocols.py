@@ -2,7 +2,6 @@
 
 In:    types
 Out:   Protocols
-Owns:  nothing
 Never: implementations: scripts pass the engine and the vocoder themselves, tests pass fakes, and Ray Serve passes the
        adapters of serve/remote/remote_stages.py
 """

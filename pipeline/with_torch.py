@@ -2,7 +2,6 @@
 
 In:    the name of a module
 Out:   the module
-Owns:  nothing
 Never: torch itself, at any import of this module
 
 A process that serves on a CPU by native code never calls it; tests/unit/test_without_torch.py holds that promise.

@@ -2,7 +2,6 @@
 
 In:    str
 Out:   plain values, or a ConfigError with the reason
-Owns:  nothing
 Never: files, Python objects
 
 YAML itself silently keeps the last of two equal keys; here they are an error.

@@ -1,8 +1,6 @@
 """Companding: G.711, the telephone's code: one byte for each 16-bit sample.
 
-In:    nothing
 Out:   a table from samples, by their bits, to bytes
-Owns:  nothing
 Never: containers
 """
 

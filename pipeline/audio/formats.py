@@ -2,7 +2,6 @@
 
 In:    fields of a request
 Out:   AudioFormat
-Owns:  nothing
 Never: samples, bytes
 """
 

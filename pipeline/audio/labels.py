@@ -2,7 +2,6 @@
 
 In:    titles, chapters, a picture
 Out:   FileLabels; the kind and size of a picture
-Owns:  nothing
 Never: decoding a picture
 """
 

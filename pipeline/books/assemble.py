@@ -2,7 +2,6 @@
 
 In:    a track, a format
 Out:   a file, the same bytes for the same samples
-Owns:  nothing
 Never: all samples in memory; a half-written file under its own name
 """
 

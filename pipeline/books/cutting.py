@@ -2,7 +2,6 @@
 
 In:    a paragraph
 Out:   texts, in order
-Owns:  nothing
 Never: a part that is longer than MOST characters; a part without a letter or digit
 
 A part is what is spoken, listened to, and spoken again, at once: a sentence or two.

@@ -2,7 +2,6 @@
 
 In:    turns, with the fields in which each differs from the others
 Out:   Parts
-Owns:  nothing
 Never: a part of two speakers
 """
 

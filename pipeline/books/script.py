@@ -2,7 +2,6 @@
 
 In:    chapters and parts, the fields of a request that all parts share
 Out:   Script, as JSON too; the body and the key of each part
-Owns:  nothing
 Never: audio; a key that depends on anything but what is asked for
 
 A part is one request for speech. Its key is the hash of that request: equal requests are one piece of audio, and audio that was

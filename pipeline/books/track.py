@@ -2,7 +2,6 @@
 
 In:    a script, how long its finished parts are, their files
 Out:   where each part begins; any range of the samples
-Owns:  nothing
 Never: all samples in memory; samples behind a part that is missing
 """
 

@@ -2,7 +2,6 @@
 
 In:    bytes of XHTML or HTML, however wrong
 Out:   blocks of text, links
-Owns:  nothing
 Never: scripts, styles, marks of footnotes, the readings above characters (ruby); an error for wrong markup; a cost that grows
        faster than the page, whatever is left open in it
 """

@@ -2,7 +2,6 @@
 
 In:    a Prompt, its SamplingParams, the engine's fingerprint, the tenant
 Out:   a CacheEntryKey; two segments share its digest only if all their steps have the same bits
-Owns:  nothing
 Never: a list of the fields that count, which could miss a new one: those that do not count are listed
 """
 

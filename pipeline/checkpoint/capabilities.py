@@ -2,7 +2,6 @@
 
 In:    a checkpoint's folder
 Out:   Capabilities
-Owns:  nothing
 Never: torch, weights
 
 asset/taught.json is this project's file, and optional: ChatTTS's own checkpoint has none and supports everything.

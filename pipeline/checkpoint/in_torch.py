@@ -2,7 +2,6 @@
 
 In:    one part of a checkpoint (weights.py)
 Out:   the same numbers in the same memory, as tensors
-Owns:  nothing
 Never: copies
 """
 

@@ -2,7 +2,6 @@
 
 In:    dimensions
 Out:   name -> shape, one table per file
-Owns:  nothing
 Never: torch, files
 
 Names are those of the ChatTTS 0.2.5 package; tests/parity/test_checkpoint_layout.py compares each table with its modules.

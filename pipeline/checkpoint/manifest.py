@@ -2,7 +2,6 @@
 
 In:    a checkpoint's folder
 Out:   the bytes of a file, exactly those that were hashed
-Owns:  nothing
 Never: what the files mean
 """
 

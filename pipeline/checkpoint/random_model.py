@@ -1,6 +1,5 @@
 """Random model: the dimensions, vocabulary and documents of the checkpoints that are generated with random weights.
 
-In:    nothing
 Out:   RANDOM_MODELS; config.json and the tokenizer's files as bytes
 Owns:  the dimensions of small-random and full-random
 Never: torch, files, weights (random_weights.py)

@@ -1,8 +1,6 @@
 """Device: the interface between the engine's loop and the runner of a CPU or a GPU.
 
-In:    nothing
 Out:   DeviceRunner, and the results of its rounds and preemptions
-Owns:  nothing
 Never: torch; a device's own arithmetic: cpu_runner.py and gpu_runner.py
 """
 

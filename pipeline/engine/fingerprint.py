@@ -2,7 +2,6 @@
 
 In:    EngineConfig, Checkpoint, this machine
 Out:   the hash: two engines with the same one generate the same steps from the same prompt
-Owns:  nothing
 Never: a list of the settings that count, which could fall behind: the settings that do not count are listed
 """
 

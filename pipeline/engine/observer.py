@@ -1,8 +1,6 @@
 """Observer: the events of the engine that metrics count.
 
-In:    nothing
 Out:   EngineObserver
-Owns:  nothing
 Never: Ray; anything that blocks: it is called on the engine's thread, between two rounds
 """
 

@@ -2,7 +2,6 @@
 
 In:    the settings that count, the files of weights, the folders of code
 Out:   the hash
-Owns:  nothing
 Never: what counts: the part says so
 """
 

@@ -2,7 +2,6 @@
 
 In:    what is loaded, and advice for the case that it does not fit
 Out:   OutOfMemory in place of the errors of the system, of torch and of CUDA
-Owns:  nothing
 Never: how much memory there is: the system may kill a process even after it granted the memory
 """
 

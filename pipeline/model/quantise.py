@@ -2,7 +2,6 @@
 
 In:    rows of numbers: the weights of one output, one head's key or value
 Out:   int8, and one scale per row
-Owns:  nothing
 Never: the meaning of the rows
 
 Symmetric, by the largest number of a row, to the nearest integer, ties to even. The largest error is half a scale.

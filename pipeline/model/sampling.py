@@ -2,7 +2,6 @@
 
 In:    logits (M, C, V), each row's sampling values, recent draws and randomness
 Out:   tokens (M, C)
-Owns:  nothing
 Never: generators, the host (no sync, no data-dependent shape: a CUDA graph can hold all of it)
 
 Order of filters as in ChatTTS/model/gpt.py `generate`: temperature, repetition penalty, top-p, top-k,

@@ -2,7 +2,6 @@
 
 In:    a request's seed and attempt, a segment's number
 Out:   numbers between 0 and 1
-Owns:  nothing
 Never: torch, the draw (sampling.py, pipeline/model/cpu/draw.h)
 """
 

@@ -2,7 +2,6 @@
 
 In:    OMP_NUM_THREADS; the processor's cores that this process may use
 Out:   a number of threads
-Owns:  nothing
 Never: threads
 """
 

@@ -2,7 +2,6 @@
 
 In:    redis://..., rediss://..., or the path of a file
 Out:   Store
-Owns:  nothing
 Never: a connection before the first call of the store
 """
 

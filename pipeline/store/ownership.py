@@ -2,7 +2,6 @@
 
 In:    who writes; the records there are, by owner
 Out:   nothing; NotTheOwner, ShareUsedUp
-Owns:  nothing
 Never: a store; what makes somebody the operator
 """
 

@@ -2,7 +2,6 @@
 
 In:    a refresh function that may raise StoreUnavailable
 Out:   calls of it, until cancelled
-Owns:  nothing
 Never: an end of its own, whatever the refresh raises
 """
 

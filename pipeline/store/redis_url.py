@@ -2,7 +2,6 @@
 
 In:    a URL
 Out:   the same URL; its place without user and password
-Owns:  nothing
 Never: a part of a refused URL in a message: it may be half of a password
 """
 

@@ -2,7 +2,6 @@
 
 In:    bytes and the version they replace
 Out:   versions, and everything that changed since a position
-Owns:  nothing
 Never: the meaning of the bytes
 
 A version is written once and never changes. A deleted key keeps only its last version's number: when the key comes

@@ -2,7 +2,6 @@
 
 In:    a tag: zh, zh-CN, en-US, yue
 Out:   auto, zh, en or dialect
-Owns:  nothing
 Never: the text itself
 """
 

@@ -2,7 +2,6 @@
 
 In:    Span
 Out:   NormalizedText
-Owns:  nothing
 Never: rules, languages, tokens
 """
 

@@ -2,7 +2,6 @@
 
 In:    a segment's text, and its text after the refine pass
 Out:   True if it may be spoken; the difference, word by word
-Owns:  nothing
 Never: the model, tokens
 
 Words are Chinese characters and Latin words in any case, without punctuation. Control tags and the fillers below may be

@@ -2,7 +2,6 @@
 
 In:    str of speakable text, the ranges in it that belong together, lengths in letter weights
 Out:   ranges [start, stop) of the text, step caps, predicted steps, least steps a text can be spoken in
-Owns:  nothing
 Never: the model, voices, tokens
 
     |<- first clause ->|<----- a sentence or two ----->|<-- ... -->|

@@ -2,7 +2,6 @@
 
 In:    SynthesisRequest, the vocabulary and languages of the checkpoint
 Out:   SpeechText
-Owns:  nothing
 Never: tokens, voices, the model
 """
 

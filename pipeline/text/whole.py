@@ -2,7 +2,6 @@
 
 In:    a text as it is written and as it is spoken
 Out:   ranges of the spoken text, in order, without overlap
-Owns:  nothing
 Never: where a text is cut, which is in segment.py
 """
 

@@ -2,7 +2,6 @@
 
 In:    a segment, its spans, the request's text, where each position of the prompt comes from
 Out:   SpokenWords
-Owns:  nothing
 Never: audio, the model
 """
 

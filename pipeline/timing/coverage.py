@@ -2,7 +2,6 @@
 
 In:    the words, and the token that each step looks at
 Out:   Coverage
-Owns:  nothing
 Never: the path, which never goes back and so hides a repetition
 """
 

@@ -2,7 +2,6 @@
 
 In:    CacheResult
 Out:   AudioChunk, AudioReport
-Owns:  nothing
 Never: containers, codecs
 """
 

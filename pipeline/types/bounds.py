@@ -1,6 +1,5 @@
 """Bounds: the smallest and the largest value of each number that a request may choose.
 
-In:    nothing
 Out:   one Bounds per number
 Owns:  the values
 Never: defaults, which are in request.py

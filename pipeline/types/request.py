@@ -1,6 +1,5 @@
 """Request: the text to synthesise, its voice, its options and its urgency.
 
-In:    nothing
 Out:   SynthesisRequest and the values it is made of
 Owns:  their defaults; bounds.py has the bounds of what a client may choose
 Never: text rules, tokens, I/O

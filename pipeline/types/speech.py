@@ -1,8 +1,6 @@
 """Speech: the decode steps of a sequence, and why it ended.
 
-In:    nothing
 Out:   StepBlock
-Owns:  nothing
 Never: scheduling
 """
 

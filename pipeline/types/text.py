@@ -2,7 +2,6 @@
 
 In:    Prosody and SchedulingParams of the request
 Out:   SpeechText, SpeechPlan, Prompt, Refined
-Owns:  nothing
 Never: rules of any language, the tokenizer
 """
 

@@ -1,8 +1,6 @@
 """Timing: what is said when in the audio of a reply.
 
-In:    nothing
 Out:   TimedItem, and what it is found from: SpokenWord, Followed
-Owns:  nothing
 Never: seconds: times are samples of the reply, counted where they are made
 """
 

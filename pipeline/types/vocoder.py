@@ -1,8 +1,6 @@
 """Vocoder: what a vocoder takes and returns, in both of its forms.
 
-In:    nothing
 Out:   HiddenWindow -> samples, or one step batch after another with the decoder's state in between
-Owns:  nothing
 Never: weights, the choice between the two forms
 """
 

@@ -2,7 +2,6 @@
 
 In:    samples (m,) float32, 24 kHz; a checkpoint's folder
 Out:   codes (n, 4) int64
-Owns:  nothing
 Never: torch, except in that process
 """
 

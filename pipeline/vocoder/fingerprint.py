@@ -2,7 +2,6 @@
 
 In:    VocoderConfig, Checkpoint, this machine
 Out:   the hash: two vocoders with the same one return the same samples for the same steps
-Owns:  nothing
 Never: a list of the settings that count, which could fall behind: the settings that do not count are listed
 """
 

@@ -2,7 +2,6 @@
 
 In:    samples (m,) float32, 24 kHz
 Out:   LUFS, decibels, a score
-Owns:  nothing
 Never: streams; a voice is measured once, before its first request
 """
 

@@ -9,7 +9,6 @@
 
 In:    str
 Out:   its parts
-Owns:  nothing
 Never: lookups
 """
 

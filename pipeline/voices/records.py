@@ -2,7 +2,6 @@
 
 In:    embeddings, codes and metadata
 Out:   JSON, and its Voice
-Owns:  nothing
 Never: pickle; a recording itself: only its codes are stored
 """
 

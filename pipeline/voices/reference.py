@@ -2,7 +2,6 @@
 
 In:    the bytes of a WAV, FLAC, OGG or MP3 file
 Out:   Reference: 24 kHz mono and its measurements; or ReferenceRejected with every reason
-Owns:  nothing
 Never: a file's name, a network, torch, FFmpeg (it guesses formats, and some of them read other files)
 
 `python -m pipeline.voices.reference` runs it in a separate process, with limits on memory and time: bytes on standard

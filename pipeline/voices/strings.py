@@ -2,7 +2,6 @@
 
 In:    untrusted strings, embeddings and codes
 Out:   embeddings (width,) float16, codes (steps, 4) int64, strings
-Owns:  nothing
 Never: more bytes than a valid string can hold
 
 Source: ChatTTS/model/speaker.py, `_encode`, `_decode`, `encode_prompt`, `decode_prompt`.

@@ -2,7 +2,6 @@
 
 In:    weights in float32
 Out:   codes and scales; panels as pipeline/native/product_groups.h reads them
-Owns:  nothing
 Never: the choice of a scale (pipeline/native/round_groups.h), products
 
 Half a byte and a sixteenth for each weight. A code stands for one of sixteen levels, which lie closer together near zero.

@@ -2,7 +2,6 @@
 
 In:    weights (out, in)
 Out:   int8, and one scale per output
-Owns:  nothing
 Never: torch
 """
 

@@ -2,7 +2,6 @@
 
 In:    a device's name
 Out:   percent
-Owns:  nothing
 Never: allocating
 """
 

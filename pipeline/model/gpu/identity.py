@@ -2,7 +2,6 @@
 
 In:    the GPU that this process sees
 Out:   one line for the engine's fingerprint
-Owns:  nothing
 Never: how fast or how full it is
 """
 

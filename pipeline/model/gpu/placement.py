@@ -2,7 +2,6 @@
 
 In:    the configuration of an engine or a vocoder
 Out:   the same configuration with a device
-Owns:  nothing
 Never: a choice between several GPUs: a process uses the first one it sees, and Ray shows each replica its own
 """
 

@@ -2,7 +2,6 @@
 
 In:    LexiconEntries, written text
 Out:   Pronunciations: characters and their sound, in order, without overlap
-Owns:  nothing
 Never: the text a pronunciation becomes; lookups in its own replacements
 
 The longest word at a position wins. A word of letters matches whole words only; Chinese words have no borders. A word with a

@@ -2,7 +2,6 @@
 
 In:    str
 Out:   str in which every bracket belongs to a tag of CONTROL_TAGS
-Owns:  nothing
 Never: the tokenizer, voices, numbers
 """
 

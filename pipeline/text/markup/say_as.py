@@ -2,7 +2,6 @@
 
 In:    written text, `kind` or `kind:format` of SSML's say-as, zh or en
 Out:   written text
-Owns:  nothing
 Never: number words: the normaliser writes them
 """
 

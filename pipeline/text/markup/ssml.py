@@ -2,7 +2,6 @@
 
 In:    an SSML document: str
 Out:   Document: passages, marks, warnings about everything that is not supported
-Owns:  nothing
 Never: voices' embeddings, tokens, anything outside the document: no DTD, no entities, no files
 
     speak voice lang p s break prosody(rate, volume) say-as sub phoneme(pinyin, x-homophone) emphasis mark

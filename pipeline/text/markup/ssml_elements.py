@@ -2,7 +2,6 @@
 
 In:    an element and its scope
 Out:   calls of the reader: text, pauses, marks, warnings
-Owns:  nothing
 Never: the order of the document, passages
 """
 

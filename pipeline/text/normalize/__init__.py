@@ -3,7 +3,6 @@
 In:    str of any Unicode, a language: auto, zh or en
 Out:   NormalizedText: Chinese characters, Latin letters, spaces, the signs "，。、,." and, if allowed, control tags:
        what ChatTTS was trained on
-Owns:  nothing
 Never: tokens, voices, torch
 
 One pass, in reading order: written (Unicode to plain signs, each with its position), languages (the language of each

@@ -2,7 +2,6 @@
 
 In:    matches of addresses and telephone numbers
 Out:   words
-Owns:  nothing
 Never: quantities, dates
 """
 

@@ -2,7 +2,6 @@
 
 In:    matches of written dates and times
 Out:   words
-Owns:  nothing
 Never: other numbers
 """
 

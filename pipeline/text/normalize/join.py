@@ -2,7 +2,6 @@
 
 In:    Written, pieces
 Out:   NormalizedText
-Owns:  nothing
 Never: rules, words
 """
 

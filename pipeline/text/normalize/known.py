@@ -2,7 +2,6 @@
 
 In:    pieces, Vocabulary
 Out:   pieces; unknown words and unsupported tags have become drops
-Owns:  nothing
 Never: tokens themselves, spans
 """
 

@@ -2,7 +2,6 @@
 
 In:    str
 Out:   runs (start, stop, language) that cover it
-Owns:  nothing
 Never: number words, tables of words
 
 Chinese characters are always Chinese, Latin words always English. Everything else (digits, signs, spaces) is read in the

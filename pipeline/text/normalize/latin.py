@@ -2,7 +2,6 @@
 
 In:    words of Latin letters
 Out:   words
-Owns:  nothing
 Never: digits, patterns of whole expressions
 """
 

@@ -2,7 +2,6 @@
 
 In:    matches of signs
 Out:   gaps, drops, the names of signs
-Owns:  nothing
 Never: words, numbers
 """
 

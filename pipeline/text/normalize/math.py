@@ -2,7 +2,6 @@
 
 In:    matches of formulas, TeX commands, powers, indices and functions
 Out:   words
-Owns:  nothing
 Never: how a formula is read, which is in tex.py; dollars of money
 
 A pair of dollar signs is a formula if nothing but a formula may stand between: no space inside its edges, no digit behind it,

@@ -2,7 +2,6 @@
 
 In:    matches of written measures
 Out:   words
-Owns:  nothing
 Never: money, dates, plain numbers
 """
 

@@ -2,7 +2,6 @@
 
 In:    matches of letters and digits
 Out:   words
-Owns:  nothing
 Never: quantities
 """
 

@@ -2,7 +2,6 @@
 
 In:    matches of written amounts
 Out:   words
-Owns:  nothing
 Never: other quantities
 """
 

@@ -2,7 +2,6 @@
 
 In:    matches of Latin words and of digits that count nothing
 Out:   words
-Owns:  nothing
 Never: quantities, dates, addresses
 """
 

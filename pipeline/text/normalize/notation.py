@@ -2,7 +2,6 @@
 
 In:    matches of letters, digits and signs
 Out:   words
-Owns:  nothing
 Never: TeX, quantities with a unit
 """
 

@@ -2,7 +2,6 @@
 
 In:    str of ASCII digits, some with signs, commas and dots
 Out:   words: Chinese without spaces, English with single spaces and no hyphens
-Owns:  nothing
 Never: units, contexts, anything but the number itself
 """
 

@@ -1,8 +1,6 @@
 """Options: the switches of the normaliser and the readings a caller may give.
 
-In:    nothing
 Out:   NormalizeOptions, Reading, the names of the languages
-Owns:  nothing
 Never: rules
 """
 

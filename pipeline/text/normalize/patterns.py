@@ -1,8 +1,6 @@
 """Patterns: parts of regular expressions that several modules of rules share.
 
-In:    nothing
 Out:   patterns
-Owns:  nothing
 Never: spoken words
 """
 

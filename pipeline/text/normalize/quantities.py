@@ -2,7 +2,6 @@
 
 In:    matches of written quantities
 Out:   words
-Owns:  nothing
 Never: money, measures, dates, telephone numbers, codes
 """
 

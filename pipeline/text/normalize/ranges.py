@@ -2,7 +2,6 @@
 
 In:    matches of dashes, and of first ends whose unit stands only at the last
 Out:   words
-Owns:  nothing
 Never: the quantities at its ends, which their own rules read
 
 A dash is a range where a quantity stands on both sides: a number with a unit, a day, a month, a time, an amount. Which unit

@@ -1,8 +1,6 @@
 """Rule: the type of a reading rule and of its outcomes.
 
-In:    nothing
 Out:   Rule, Gap, Drop, Outcome
-Owns:  nothing
 Never: any rule in particular
 """
 

@@ -2,7 +2,6 @@
 
 In:    a written text
 Out:   place -> the end and the outcome of the markup that begins there
-Owns:  nothing
 Never: words, markup inside a line (marks.py)
 
 Each line is matched once. A table is a line that begins with a bar, or one beside a line of dashes and bars; its cells are

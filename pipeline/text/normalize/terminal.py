@@ -2,7 +2,6 @@
 
 In:    matches of signs
 Out:   words, drops
-Owns:  nothing
 Never: escape sequences with a real escape character, which written.py drops
 
 An arrow is "to" between two numbers or letters, and between two Chinese words if it is the only one of its line. Elsewhere it

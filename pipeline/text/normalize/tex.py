@@ -2,7 +2,6 @@
 
 In:    the source of one formula, as TeX has it between dollar signs
 Out:   words
-Owns:  nothing
 Never: whether a text is a formula, which math.py decides
 
 A formula is parsed once, from left to right, group by group. What is unknown is left out; a formula is never an error.

@@ -1,8 +1,6 @@
 """TeX tables: the spoken names of TeX's commands, in both languages.
 
-In:    nothing
 Out:   constants
-Owns:  nothing
 Never: patterns, parsing
 """
 

@@ -1,8 +1,6 @@
 """Units: tables of the spoken names of units, currencies, scales, signs and Greek letters, in both languages.
 
-In:    nothing
 Out:   constants
-Owns:  nothing
 Never: patterns, numbers
 """
 

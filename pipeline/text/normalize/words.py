@@ -1,8 +1,6 @@
 """Words: tables of months, abbreviations, acronyms, endings and tags, with their spoken forms.
 
-In:    nothing
 Out:   constants
-Owns:  nothing
 Never: patterns, numbers
 """
 

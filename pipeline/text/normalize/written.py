@@ -2,7 +2,6 @@
 
 In:    str of any Unicode
 Out:   Written: ASCII signs and digits, plain Latin letters, Chinese characters and a few signs with a reading of their own
-Owns:  nothing
 Never: words, languages
 """
 

@@ -2,7 +2,6 @@
 
 In:    the quantiser's half of a checkpoint's DVAE
 Out:   one table per code
-Owns:  nothing
 Never: torch (pipeline/vocoder/windowed/code_embedding.py, which says what a code is)
 """
 

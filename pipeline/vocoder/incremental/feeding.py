@@ -2,7 +2,6 @@
 
 In:    the sizes of chunks, the vocoder's look-ahead
 Out:   the steps at which the calls end, in order
-Owns:  nothing
 Never: torch, numpy, rows of numbers
 
 Chunk k covers steps [a, b). It is complete with the call that ends at step b + look_ahead. The ends of calls

@@ -2,7 +2,6 @@
 
 In:    HiddenWindows of one shape
 Out:   samples
-Owns:  nothing
 Never: torch: network.py builds them
 """
 

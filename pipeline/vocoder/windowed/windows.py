@@ -2,7 +2,6 @@
 
 In:    how many steps of an utterance are known, and whether it has ended
 Out:   Window values, in order; every body has its fixed position and size
-Owns:  nothing
 Never: torch, numpy, rows of numbers
 
 An utterance of n steps is cut into bodies. Body k covers steps [a, b): its size is chunk_steps[k], the last size

@@ -2,7 +2,6 @@
 
 In:    the layer's projections, each slot's position; the KV cache
 Out:   each slot's attended values; the new keys and values, rotated, in the cache
-Owns:  nothing
 Never: prompts (prefill is torch's), masks
 
 There is one program per (slot, head, split). A split is a fixed number of positions, so the way a slot's sum is split depends

@@ -2,7 +2,6 @@
 
 In:    the row's ids; the tables
 Out:   float32
-Owns:  nothing
 Never: which ids
 
 The codes are added in the order of their codebooks, so a row has the same bits in a prompt as in a step.

@@ -1,6 +1,5 @@
 """Interpreter: mends Triton 3.6's interpreter, in which the kernels run on a CPU.
 
-In:    nothing
 Out:   mend_interpreter
 Owns:  two of the interpreter's functions, in this process
 Never: compiled kernels

@@ -2,7 +2,6 @@
 
 In:    the residual stream, a product's result
 Out:   the next product's input
-Owns:  nothing
 Never: positions, heads, slots
 
 The residual stream and the norm are float32 for every dtype of the products.
