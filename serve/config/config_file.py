@@ -25,7 +25,7 @@ from pipeline.errors import ConfigError
 from pipeline.yaml_loader import parse_yaml
 from serve.config.app_config import IMPORT_PATH, PROJECT, UNREAD_BYTES_PER_REPLY, AppConfig, project_path, read_app_config
 from serve.config.hosts import is_local_host
-from serve.config.messages import dotted, explain, renamed, unknown_key
+from serve.config.messages import dotted, explain, unknown_key
 from serve.config.model_versions import RoutesConfig, deployments_of, wrong_routes
 from serve.config.policies import STEP_BACKLOG_POLICY, StepBacklogConfig
 
@@ -208,29 +208,14 @@ def _wrong_values(document: dict[str, Any]) -> Iterator[str]:
         for key, model in (("autoscaling_config", AutoscalingConfig), ("request_router_config", RequestRouterConfig)):
             if key in deployment:
                 yield from _invalid(model, deployment[key], dotted("", (*at, key)))
-    yield from _wrong_environment(document)
     yield from _invalid(ServeDeploySchema, document, "")
 
 
 def _wrong_policy(deployment: Mapping[str, Any], at: Loc) -> Iterator[str]:
     """Yields wrong arguments of our policy: Serve's controller would go on with as many replicas as there are."""
     policy = (deployment.get("autoscaling_config") or {}).get("policy") or {}
-    function, where = policy.get("policy_function"), dotted("", (*at, "policy_function"))
-    if function == STEP_BACKLOG_POLICY:
+    if policy.get("policy_function") == STEP_BACKLOG_POLICY:
         yield from _invalid(StepBacklogConfig, policy.get("policy_kwargs") or {}, dotted("", (*at, "policy_kwargs")))
-    elif hint := renamed(where, function):
-        yield f"{where}: cannot be imported: {function}{hint}"
-
-
-def _wrong_environment(document: dict[str, Any]) -> Iterator[str]:
-    """Yields values of environment variables that have another name by now."""
-    places: list[tuple[Loc, Mapping[str, Any]]] = [(("controller_options",), document.get("controller_options") or {})]
-    places += [(("applications", index), one) for index, one in enumerate(document["applications"])]
-    for at, place in places:
-        for name, value in ((place.get("runtime_env") or {}).get("env_vars") or {}).items():
-            path = dotted("", (*at, "runtime_env", "env_vars", name))
-            if hint := renamed(path, value):
-                yield f"{path}: cannot be imported: {value}{hint}"
 
 
 def _wrong_routes(user_config: Any, app: AppConfig, at: str) -> Iterator[str]:

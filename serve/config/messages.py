@@ -1,8 +1,7 @@
 """Messages: one sentence for every mistake in a configuration.
 
 In:    what pydantic or our own walk found wrong
-Out:   sentences with the dotted path, what was found, what is allowed and the nearest or the new name
-Owns:  nothing
+Out:   sentences with the dotted path, what was found, what is allowed and the nearest name
 Never: Ray, torch; reading a configuration
 """
 
@@ -14,7 +13,6 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from pipeline.config import words_of
-from serve.config.renamed_keys import SINCE, new_key, new_value
 
 
 def explain(model: type[BaseModel], error: ValidationError, at: str) -> list[str]:
@@ -30,24 +28,15 @@ def explain(model: type[BaseModel], error: ValidationError, at: str) -> list[str
             sentences.append(unknown_key(path, _keys_beside(model, mistake["loc"])))
         else:
             found = "" if isinstance(mistake["input"], Mapping) else f"; found {_short(mistake['input'])}"
-            sentences.append(f"{path}: {words_of(mistake)}{found}{renamed(path, mistake['input'])}")
+            sentences.append(f"{path}: {words_of(mistake)}{found}")
     return sentences
 
 
 def unknown_key(path: str, allowed: list[str]) -> str:
-    """Returns a sentence that names the unknown key, its new or its nearest name, and all allowed keys."""
-    new = new_key(path, allowed)
-    if new is not None:
-        return f"{path}: unknown key; since {SINCE} it is called {new}"
+    """Returns a sentence that names the unknown key, its nearest name, and all allowed keys."""
     near = difflib.get_close_matches(path.rpartition(".")[2], allowed, n=1, cutoff=0.0)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"{path}: unknown key{hint} Allowed: {', '.join(sorted(allowed))}"
-
-
-def renamed(path: str, value: object) -> str:
-    """Returns the end of a sentence about a refused value: what it is called now, or nothing."""
-    new = new_value(path, value)
-    return "" if new is None else f"; since {SINCE} it is called {new}"
 
 
 def dotted(at: str, loc: tuple[int | str, ...]) -> str:

@@ -10,7 +10,6 @@ from pydantic import BaseModel
 from pipeline.config import PipelineConfig
 from serve.config.app_config import AppConfig
 from serve.config.model_versions import RoutesConfig
-from serve.config.renamed_keys import RENAMED_KEYS, RENAMED_VALUES
 from tests.support.pages import PAGES, ROOT, section
 
 TEXT = "\n".join(PAGES.values())
@@ -76,13 +75,6 @@ def test_named_routes_exist(path: str):
 def test_named_error_codes_exist(code: str):
     missing = [each for each in re.findall(r"`(\w+)`", code) if f'"{each}"' not in SOURCES]
     assert missing == []
-
-
-def test_the_change_log_names_every_renamed_key_and_value():
-    log = (ROOT / "CHANGELOG.md").read_text()
-    lines = [f"| `{old}` | `{new}` |" for old, new in RENAMED_KEYS.items()]
-    lines += [f"| `{key}` | `{old}` | `{new}` |" for (key, old), new in RENAMED_VALUES.items()]
-    assert [line for line in lines if line not in log] == []
 
 
 @pytest.mark.parametrize("top", ["serve", "pipeline"])
