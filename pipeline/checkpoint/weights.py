@@ -37,7 +37,7 @@ from pipeline.checkpoint.layout import (
     mel_decoder_shapes,
     vocos_shapes,
 )
-from pipeline.checkpoint.manifest import read_verified, verify_files
+from pipeline.checkpoint.manifest import read_verified
 from pipeline.errors import CheckpointError
 from pipeline.spec import CODE_BITS, CODEBOOKS, MEL_FRAMES_PER_STEP, TEXT_TOKEN_BITS
 
@@ -154,18 +154,6 @@ def open_checkpoint(root: Path) -> Checkpoint:
     check_shapes(gpt, _gpt_shapes(spec), root / GPT_FILE)
     check_shapes(embed, _embed_shapes(spec), embed_path)
     return Checkpoint(root, spec)
-
-
-def verify(root: Path) -> tuple[str, ...]:
-    """Checks the hash of every file of a checkpoint, tokenizer included, before a replica becomes ready.
-
-    Returns:
-        the files with a confirmed hash: all that SHA256SUMS lists; none without SHA256SUMS.
-
-    Raises:
-        CheckpointError: a file is missing, not listed, or has another hash.
-    """
-    return verify_files(root)
 
 
 def check_shapes(found: Mapping[str, tuple[int, ...]], shapes: Shapes, path: Path) -> None:

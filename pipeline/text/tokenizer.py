@@ -144,10 +144,6 @@ class PromptTokenizer:
         """Returns a text as the vocabulary reads it: words by their phones, where the checkpoint brings a dictionary."""
         return text if self._pronunciation is None else self._pronunciation.spoken(text)
 
-    def forbidden_ids(self) -> frozenset[int]:
-        """Returns the special tokens that no user text may contain."""
-        return frozenset(self._forbidden_ids)
-
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(self.pronounced(text), add_special_tokens=False).ids)
 

@@ -17,7 +17,6 @@ from scripts.bench.timeline import CONTINUOUS_S
 
 README = ROOT / "README.md"
 BENCHMARKS = ROOT / "docs/benchmarks.md"
-PLOT = "comparison.png"
 PATH_NAMES = {IN_PROCESS: "without Serve", "fast": "fast path (`make serve`)", "plain": "default path (`serve run`)"}
 PATH_FIGURES = {
     "ttfb_p50_s": ("first audio byte, one client, p50 (ms)", 1e3),

@@ -72,22 +72,6 @@ class ReplyObserver(Protocol):
         ...
 
 
-class NullReplyObserver:
-    """A ReplyObserver that ignores all notifications."""
-
-    def finished(self, stats: ReplyStats) -> None:
-        """Ignored."""
-
-    def in_flight_changed(self, in_flight: int) -> None:
-        """Ignored."""
-
-    def rejected(self, code: str) -> None:
-        """Ignored."""
-
-    def interrupted(self, unheard_steps: int) -> None:
-        """Ignored."""
-
-
 class PlayCursor:
     """Simulates playback from the first audio on: how long would it have had to wait for more?"""
 

@@ -12,10 +12,9 @@ from typing import Any
 
 from pipeline.checkpoint.capabilities import ALL_CAPABILITIES, Capabilities
 from pipeline.checkpoint.locate import Licence, licence_of
-from pipeline.config import PipelineConfig
 from pipeline.text.language_tags import DIALECT
 from serve.access.caller import ANONYMOUS
-from serve.config.model_versions import ONLY, CompatConfig, Version, versions_of
+from serve.config.model_versions import ONLY, CompatConfig, Version
 from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.speech.schemas.speech import MODELS, OTHER_MODELS, REFINE, RefineBody, SpeechBody
 from serve.versions.rollout import Rollout
@@ -132,11 +131,6 @@ class ModelSelector:
             return {"version": model.partition("@")[2], **rollout.summary(model)}
         name = model if model in rollout.names else rollout.names[0]
         return {"versions": {version: round(share, 4) for version, share in rollout.shares(name).items()}}
-
-
-def only_model() -> ModelSelector:
-    """Returns the selector of a service with one model."""
-    return ModelSelector(Rollout(versions_of(PipelineConfig(), {})))
 
 
 def listener_of(caller: str, user: str | None, host: str | None) -> str:

@@ -221,6 +221,6 @@ def test_refined_text_is_the_packages(pair, text, seed):
 
     ours = asyncio.run(refine())
     np.testing.assert_array_equal(ours, theirs.numpy())
-    marks = torch.tensor(sorted(pair.tokenizer.forbidden_ids()))
+    marks = torch.tensor(sorted(pair.tokenizer._forbidden_ids))
     spoken = theirs[(theirs < pair.chat.tokenizer.break_0_ids) & ~torch.isin(theirs, marks)]
     assert pair.tokenizer.decode_refined(ours) == pair.chat.tokenizer.decode([spoken])[0]

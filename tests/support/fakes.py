@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config import TextConfig
+from pipeline.config import PipelineConfig, TextConfig
 from pipeline.errors import EngineFault
 from pipeline.protocols import SpeechStream
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
@@ -60,20 +60,22 @@ from serve.access.idempotency import Idempotency
 from serve.access.resume_tokens import ResumeTokens
 from serve.config.app_config import ConversationsConfig, LanesConfig, LimitsConfig, SourceOfferConfig, VoicesConfig
 from serve.config.jobs import JobsConfig
+from serve.config.model_versions import versions_of
 from serve.http.body_reader import BodyReader
 from serve.http.connection import UnreadBytes
 from serve.http.services import Services
 from serve.jobs.desk import JobDesk
 from serve.observability.recent_replies import RecentReplies
-from serve.observability.reply_stats import NullReplyObserver, ReplyStats
+from serve.observability.reply_stats import ReplyStats
 from serve.observability.request_log import RefusalTally
 from serve.observability.tracing import Tracing
 from serve.speech.conversation.conversation import Conversations
 from serve.speech.load_shedding import Degrader
-from serve.speech.model_selection import only_model
+from serve.speech.model_selection import ModelSelector
 from serve.speech.recent_overload import RecentOverload
 from serve.speech.resuming import Resuming
 from serve.speech.services import SpeechServices
+from serve.versions.rollout import Rollout
 from serve.voices.voice_service import VoiceService
 
 CHUNK = 4_800  # samples, 200 ms
@@ -187,8 +189,8 @@ class FakeStatus:
         return {"engine": {"slots": 1, "slots_used": self.speaker.opened - self.speaker.closed}}
 
 
-class RecordingObserver(NullReplyObserver):
-    """Keeps every event."""
+class RecordingObserver:
+    """Keeps every reply and every number of requests in flight."""
 
     def __init__(self) -> None:
         self.replies: list[ReplyStats] = []
@@ -199,6 +201,17 @@ class RecordingObserver(NullReplyObserver):
 
     def in_flight_changed(self, in_flight: int) -> None:
         self.in_flight.append(in_flight)
+
+    def rejected(self, code: str) -> None:
+        """Ignored."""
+
+    def interrupted(self, unheard_steps: int) -> None:
+        """Ignored."""
+
+
+def only_model() -> ModelSelector:
+    """Returns the selector of a service with one model."""
+    return ModelSelector(Rollout(versions_of(PipelineConfig(), {})))
 
 
 async def always_awake(request: SynthesisRequest) -> float:
@@ -224,7 +237,7 @@ def make_speech_services(speaker: Speaker, limits: LimitsConfig | None = None, *
         "models": only_model(),
         "degrader": Degrader(),
         "overload": RecentOverload(),
-        "observer": NullReplyObserver(),
+        "observer": RecordingObserver(),
         "refusals": RefusalTally(),
         "tracing": Tracing(),
     }
@@ -240,7 +253,7 @@ def make_services(
     **parts: Any,
 ) -> Services:
     """A whole ingress replica around a Speaker; `parts` are those of its speech."""
-    recent = RecentReplies(parts.pop("observer", NullReplyObserver()))
+    recent = RecentReplies(parts.pop("observer", RecordingObserver()))
     speech = make_speech_services(speaker, limits, observer=recent, **parts)
 
     async def purge(tenant: str | None) -> None:

@@ -2,10 +2,15 @@
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from pipeline.bfloat16 import widened
 from pipeline.model.cpu import four_bit, native
 from pipeline.model.linear import Product
 from pipeline.native.compiler import library
+
+LEVELS = np.array([-63, -50, -40, -31, -24, -17, -11, -5, 1, 7, 12, 18, 25, 32, 41, 54], np.float32)
+"""what the codes stand for, in units of their group's scale; as in product_groups.h"""
 
 
 def rounded_inputs(x: torch.Tensor) -> torch.Tensor:
@@ -15,10 +20,15 @@ def rounded_inputs(x: torch.Tensor) -> torch.Tensor:
     return ((groups * (127 / largest)).round() * (largest / 127)).nan_to_num(nan=0.0).view(x.shape)
 
 
+def weights_of(codes: NDArray[np.uint8], scales: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Returns the weights (out, in) that codes and scales stand for."""
+    return LEVELS[codes] * np.repeat(widened(scales), four_bit.GROUP, 1)
+
+
 def rounded_weight(weight: torch.Tensor) -> torch.Tensor:
     """Returns a weight (out, in) as four bits hold it."""
     found = four_bit.rounded(weight.float().contiguous().numpy(), library(native.SOURCE), threads=1)
-    return torch.from_numpy(np.ascontiguousarray(four_bit.weights_of(*found)))
+    return torch.from_numpy(np.ascontiguousarray(weights_of(*found)))
 
 
 class FourBitLinear(Product):

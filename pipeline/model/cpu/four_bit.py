@@ -4,7 +4,8 @@ In:    weights in float32
 Out:   codes and scales; panels as pipeline/native/product_groups.h reads them
 Never: the choice of a scale (pipeline/native/round_groups.h), products
 
-Half a byte and a sixteenth for each weight. A code stands for one of sixteen levels, which lie closer together near zero.
+Half a byte and a sixteenth for each weight. A code stands for one of the sixteen levels of product_groups.h, which lie closer
+together near zero.
 """
 
 import ctypes
@@ -12,7 +13,6 @@ import ctypes
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.bfloat16 import widened
 from pipeline.native.memory import LANES, PANEL
 
 GROUP = 32  # inputs that share a scale; as in product_groups.h
@@ -20,9 +20,6 @@ BYTES = 0.5 + 2 / GROUP  # of a weight, its part of the scale included
 
 FourBits = tuple[NDArray[np.uint8], NDArray[np.uint16]]
 """codes (out, in) and the bits of the scales (out, in / 32)"""
-
-LEVELS = np.array([-63, -50, -40, -31, -24, -17, -11, -5, 1, 7, 12, 18, 25, 32, 41, 54], np.float32)
-"""what the codes stand for, in units of their group's scale; as in product_groups.h"""
 
 
 def rounded(weight: NDArray[np.float32], library: ctypes.CDLL, *, threads: int) -> FourBits:
@@ -44,11 +41,6 @@ def rounded(weight: NDArray[np.float32], library: ctypes.CDLL, *, threads: int) 
         ctypes.c_void_p(scales.ctypes.data),
     )
     return codes, scales
-
-
-def weights_of(codes: NDArray[np.uint8], scales: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """Returns the weights (out, in) that codes and scales stand for."""
-    return LEVELS[codes] * np.repeat(widened(scales), GROUP, 1)
 
 
 def pack_groups(codes: NDArray[np.uint8], scales: NDArray[np.uint16]) -> NDArray[np.uint8]:

@@ -17,7 +17,8 @@ from tokenizers import Tokenizer
 from pipeline.checkpoint.capabilities import read_capabilities
 from pipeline.checkpoint.in_torch import in_torch
 from pipeline.checkpoint.layout import TOKENIZER_FILE
-from pipeline.checkpoint.weights import open_checkpoint, verify
+from pipeline.checkpoint.manifest import verify_files
+from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.text.normalize import normalize
 from pipeline.text.pronunciation import Pronunciation
 from pipeline.text.tokenizer import PromptTokenizer
@@ -229,7 +230,7 @@ def test_the_recogniser_hears_the_teacher():
 
 
 def test_the_exported_checkpoint_opens_and_vouches_for_every_file(checkpoint):
-    assert {"asset/speaker_stat.npy", "asset/taught.json"} <= set(verify(checkpoint))
+    assert {"asset/speaker_stat.npy", "asset/taught.json"} <= set(verify_files(checkpoint))
     assert not read_capabilities(checkpoint).refine
     opened = open_checkpoint(checkpoint)
     assert (opened.gpt_spec.width, opened.gpt_spec.layers, opened.gpt_spec.audio_vocab) == (64, 3, CODES + 1)

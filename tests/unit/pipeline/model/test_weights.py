@@ -20,7 +20,8 @@ from pipeline.checkpoint.layout import (
     MEL_DECODER_FILE,
     VOCOS_FILE,
 )
-from pipeline.checkpoint.weights import Checkpoint, GptSpec, check_shapes, open_checkpoint, verify
+from pipeline.checkpoint.manifest import verify_files
+from pipeline.checkpoint.weights import Checkpoint, GptSpec, check_shapes, open_checkpoint
 from pipeline.errors import CheckpointError
 
 DEMO_SPEC = GptSpec(
@@ -128,7 +129,7 @@ def test_flipped_bit_is_refused(file: str, root: Path) -> None:
     with pytest.raises(CheckpointError, match=rf"{file}: expected SHA-256 \w{{64}}, found \w{{64}}"):
         load_part(root, file)
     with pytest.raises(CheckpointError, match=f"{file}: expected SHA-256"):
-        verify(root)
+        verify_files(root)
 
 
 def test_flipped_bit_in_the_config_is_refused(root: Path) -> None:

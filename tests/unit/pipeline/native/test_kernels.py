@@ -17,7 +17,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from pipeline.model.cpu.four_bit import GROUP, LEVELS, FourBits, pack_groups, rounded, weights_of
+from pipeline.model.cpu.four_bit import GROUP, FourBits, pack_groups, rounded
 from pipeline.model.cpu.packing import Arithmetic
 from pipeline.model.quantise import quantise
 from pipeline.native import instructions as sets
@@ -25,7 +25,7 @@ from pipeline.native.compiler import COMMON_FLAGS, HEADERS, library
 from pipeline.native.instructions import FLAGS, Instructions, usable
 from pipeline.native.memory import PANEL, pack
 from scripts.evaluate.native_gpt import as_array
-from tests.support.four_bit import rounded_inputs
+from tests.support.four_bit import LEVELS, rounded_inputs, weights_of
 from tests.support.machine import needs_native
 from tests.support.services import needed_program
 

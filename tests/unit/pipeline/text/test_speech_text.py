@@ -177,7 +177,7 @@ def test_no_text_writes_a_control_token(demo_root_of_session, text):
     for segment in segments:
         prompt = tokenizer.code_prompt(Segment(segment.text, 0, is_last=True), Voice("v", None), speed_token=5, max_steps=8)
         written = set(prompt.ids[3:-1, 0].tolist())  # between [Stts] [empty_spk] [speed_5] and [Ptts]
-        assert not written & (tokenizer.forbidden_ids() - tags["unknown"])
+        assert not written & (tokenizer._forbidden_ids - tags["unknown"])
         assert not written & tags["control"]
 
 

@@ -8,9 +8,9 @@ import requests
 from pipeline.config import PipelineConfig
 from pipeline.types import AudioOptions, Denoise
 from serve.config.model_versions import versions_of
-from serve.speech.model_selection import ModelSelector, only_model
+from serve.speech.model_selection import ModelSelector
 from serve.versions.rollout import Rollout
-from tests.support.fakes import Speaker, make_services
+from tests.support.fakes import Speaker, make_services, only_model
 from tests.support.live_server import CANARY, POST, error_of, serving
 
 
