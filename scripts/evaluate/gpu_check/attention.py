@@ -17,7 +17,7 @@ from pipeline.checkpoint.weights import Checkpoint
 from pipeline.engine import tensor_cache
 from pipeline.model.gpt import KeysValues, rotary_tables
 from pipeline.model.gpu.graphs import record, use_own_stream
-from scripts.evaluate.gpu_check.device_clock import seconds_on
+from scripts.bench.device_clock import seconds_on
 from scripts.evaluate.gpu_check.report import Report
 
 POSITIONS = 1024

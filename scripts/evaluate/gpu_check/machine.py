@@ -15,8 +15,8 @@ import torch
 from pipeline.model.gpu.graphs import record, use_own_stream
 from pipeline.model.gpu.identity import driver_version
 from pipeline.model.gpu.prepare import prepare_gpu
+from scripts.bench.device_clock import seconds_on
 from scripts.bench.memory_bandwidth import copy_bandwidth
-from scripts.evaluate.gpu_check.device_clock import seconds_on
 from scripts.evaluate.gpu_check.report import Report
 
 PROGRAMS = ("git", "gcc", "g++", "nvcc", "ncu", "nvidia-cuda-mps-control")

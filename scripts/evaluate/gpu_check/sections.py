@@ -31,7 +31,6 @@ from scripts.evaluate.gpu_check.timing import (
     measure_rounds,
     measure_steps,
 )
-from scripts.evaluate.gpu_check.upstream import measure_upstream
 from scripts.evaluate.gpu_check.vocoder import check_vocoder
 from scripts.evaluate.gpu_check.workload import BFLOAT16, EIGHT_BITS, FLOAT32, Format, Kept, decodable
 
@@ -48,7 +47,7 @@ FIRST = (
     *("machine", "parity", "equal_float32_16", "equal_bfloat16_8", "equal_bfloat16_64", "functional", "vocoder", "nodes"),
     *("steps_1", "steps_64", "steps_128", "prefill", "speech_64", "speech_128", "rounds"),
     *("equal_bfloat16_128", "equal_weights_int8_64", "equal_kv_int8_64", "equal_weights_kv_int8_64", "agreement"),
-    *("splits", "attention_64", "cost_of_equality", "start", "upstream"),
+    *("splits", "attention_64", "cost_of_equality", "start"),
 )
 """what is worth most: promises first, then the figures that the documents wait for, then what decides about levers"""
 USUAL_S = {
@@ -71,7 +70,6 @@ USUAL_S = {
     "cost_of_equality": 45,
     "splits": 150,
     "attention_64": 120,
-    "upstream": 200,
     **{f"equal_{how}_{slots}": 40 for how in ("float32", "bfloat16") for slots in EQUAL_SLOTS},
 }
 
@@ -121,7 +119,6 @@ def sections(args: argparse.Namespace) -> dict[str, Section]:
     add("rounds", 200, measure_rounds, device, 64 if is_gpu else max(args.slots))
     add("cost_of_equality", 120, measure_equality_cost, device)
     add("start", 150, measure_start, device)
-    add("upstream", 240, lambda report, checkpoint: measure_upstream(report, checkpoint.root, device, args.steps))
     first = [name for name in FIRST if name in found]
     return {name: found[name] for name in (*first, *(name for name in found if name not in first))}
 

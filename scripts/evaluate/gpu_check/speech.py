@@ -29,11 +29,6 @@ def lengths(count: int, chance: np.random.Generator) -> NDArray[np.int64]:
     return (np.clip(np.exp(chance.normal(np.log(4.0), 0.6, count)), 0.8, 25) * STEPS_PER_SECOND).astype(np.int64)
 
 
-def speech_figure(slots: int) -> str:
-    """Returns the name of the figure for this number of clients."""
-    return f"speech_{slots}"
-
-
 def measure_speech(report: Report, checkpoint: Checkpoint, device: str, slots: int, seconds: float) -> None:
     """Measures engine and vocoder together in this process, with `slots` clients in a closed loop."""
     engine_config = EngineConfig.model_validate(
@@ -47,7 +42,7 @@ def measure_speech(report: Report, checkpoint: Checkpoint, device: str, slots: i
         samples, first = asyncio.run(_closed_loop(engine, StreamDecoder(vocoder), checkpoint.gpt_spec.width, slots, seconds))
     rate, (p50, p95) = samples / SAMPLE_RATE / seconds, np.percentile(np.array(first) * 1e3, [50, 95])
     report.figure(
-        speech_figure(slots),
+        f"speech_{slots}",
         {
             "in_flight": slots,
             "audio_s_per_s": rate,

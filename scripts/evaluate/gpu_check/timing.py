@@ -18,10 +18,9 @@ from pipeline.config import EngineConfig
 from pipeline.engine.engine import Engine
 from pipeline.model.quantise import LARGEST
 from pipeline.spec import STEPS_PER_SECOND
-from scripts.bench.device_clock import mean_seconds
+from scripts.bench.device_clock import kernels_of, mean_seconds, seconds_on
 from scripts.bench.memory_bandwidth import step_bytes
 from scripts.bench.record import step_figure
-from scripts.evaluate.gpu_check.device_clock import kernels_of, seconds_on
 from scripts.evaluate.gpu_check.report import Report
 from scripts.evaluate.gpu_check.runners import bare_runner, prefill_of, round_of
 from scripts.evaluate.gpu_check.workload import BFLOAT16, EIGHT_BITS, Format, takes

@@ -99,7 +99,6 @@ def test_every_section_runs_and_writes_its_figures(tmp_path, demo_root):
     assert {"prefill_ms", "fixed_shape_cost", "attention_2_slots_900_positions"} <= set(result["figures"])
     assert result["figures"]["step_2_slots_auto_kv_int8"]["over_bfloat16"] > 0
     assert result["figures"]["speech_2"]["requests"] > 0
-    assert result["figures"]["upstream_step_s"]["1"] > 0
     assert result["hardware"]["torch"]
 
 
@@ -235,7 +234,7 @@ def test_a_shallow_model_is_the_first_layers_of_the_whole_one(demo):
 def test_sections_are_chosen_by_name_pattern_and_limit(capsys):
     parser = gpu_check.arguments()
     every = sections(parser.parse_args(["--device", "cuda"]))
-    assert {"machine", "functional", "vocoder", "upstream", "speech_64", "speech_128"} <= set(every)
+    assert {"machine", "functional", "vocoder", "speech_64", "speech_128"} <= set(every)
     assert {f"equal_{how}_{slots}" for how in ("bfloat16", "kv_int8") for slots in (8, 16, 64, 128)} <= set(every)
     found = call.chosen(every, ["vocoder", "equal_bfloat16_*@90"], parser)
     assert [(one.name, one.limit_s) for one in found[:2]] == [("vocoder", 240), ("equal_bfloat16_8", 90)]

@@ -23,7 +23,6 @@ from scripts.evaluate.gpu_check import (
     speech,
     start,
     timing,
-    upstream,
     vocoder,
 )
 from scripts.evaluate.gpu_check import sections as plan
@@ -171,17 +170,7 @@ def paper(monkeypatch) -> None:
     monkeypatch.setattr(machine, "prepare_gpu", lambda **named: None)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: H100)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (70 * GIB, H100.total_memory))
-    monkeypatch.setattr(upstream.importlib, "import_module", no_upstream(upstream.importlib.import_module))
     monkeypatch.setattr(plan, "_kept", lambda args: CHECKPOINT)
-
-
-def no_upstream(real: Callable[[str], Any]) -> Callable[[str], Any]:
-    def imported(name: str) -> Any:
-        if name in ("ChatTTS", "scripts.bench.upstream"):
-            raise ImportError("not here")
-        return real(name)
-
-    return imported
 
 
 def test_every_section_runs_to_its_end_with_the_gpus_own_settings(paper):
