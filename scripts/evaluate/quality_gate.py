@@ -15,17 +15,14 @@ again in every later step, and all formats answer the same question:
 
 An 8-bit format passes if it moves at most MOST_TIMES as much as torch's bfloat16, the usual format. The limit of weights of 4
 bits, MOST_TIMES_4, is exceeded by damage only: whether they can be heard is for the judge to say (intelligibility.py). The
-GPU's formats are judged by their counterparts in torch, so no GPU is needed. --fp8 compares 8-bit floating point, which the
-engine does not have.
+GPU's formats are judged by their counterparts in torch, so no GPU is needed.
 """
 
 import argparse
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -42,14 +39,13 @@ from pipeline.model.cpu.native import NativeDecoder
 from pipeline.model.cpu.packing import Weights
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import ActiveExtent, Gpt
-from pipeline.model.linear import Product, QuantisedLinear
+from pipeline.model.linear import QuantisedLinear
 from pipeline.model.sampling import RowParams, draw, filter_logits
 from pipeline.model.uniforms import counter_uniforms
 from pipeline.native.compiler import NativeUnavailable
 from pipeline.paths import cache_home
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import Head, Prompt, SamplingParams, Segment, Voice
-from scripts.evaluate.fp8 import Fp8KeysValues, Fp8Linear
 from scripts.evaluate.native_gpt import NativeGpt
 
 logger = logging.getLogger(__name__)
@@ -65,7 +61,7 @@ class Way:
     native: Weights | None = None
     """weights of native decoding on a CPU"""
     weights: str = "dtype"
-    """weights on a GPU; fp8: computed as fp8.py says; fp8 x fp8: the activations too"""
+    """weights on a GPU"""
     kv: str = "dtype"
 
     @property
@@ -90,18 +86,6 @@ WAYS = {
     "kv int8, GPU": Way(torch.bfloat16, kv="int8"),
     "weights and kv int8, GPU": Way(torch.bfloat16, weights="int8", kv="int8"),
 }
-FP8 = {
-    "weights fp8": Way(torch.bfloat16, weights="fp8"),
-    "weights and activations fp8": Way(torch.bfloat16, weights="fp8 x fp8"),
-    "kv fp8": Way(torch.bfloat16, kv="fp8"),
-    "weights, activations and kv fp8": Way(torch.bfloat16, weights="fp8 x fp8", kv="fp8"),
-}
-PRODUCTS: dict[str, Callable[[torch.Tensor], Product] | None] = {
-    "dtype": None,
-    "int8": QuantisedLinear,
-    "fp8": partial(Fp8Linear, with_activations=False),
-    "fp8 x fp8": partial(Fp8Linear, with_activations=True),
-}
 MOST_TIMES, MOST_TIMES_4 = 4.0, 32.0
 CPU = torch.device("cpu")
 
@@ -120,7 +104,7 @@ class Stepper:
     """Decodes in one format, one sequence at a time."""
 
     def __init__(self, checkpoint: Checkpoint, way: str, positions: int) -> None:
-        how, spec = (WAYS | FP8)[way], checkpoint.gpt_spec
+        how, spec = WAYS[way], checkpoint.gpt_spec
         self._gpt: Gpt | NativeGpt
         if how.native is None:
             self._gpt = Gpt(
@@ -130,7 +114,7 @@ class Stepper:
                 rows=1,
                 device=CPU,
                 dtype=how.dtype,
-                product=PRODUCTS[how.weights],
+                product=QuantisedLinear if how.weights == "int8" else None,
             )
         else:
             threads = torch.get_num_threads()
@@ -138,10 +122,7 @@ class Stepper:
                 NativeDecoder(checkpoint.gpt(), spec, positions=positions, rows=1, weights=how.native, threads=threads)
             )
         self.embedding = Embedding(in_torch(checkpoint.embed()), device=CPU)
-        is_fp8 = how.kv == "fp8"
-        self._cache = tensor_cache.zeros(spec, 1, positions, how.dtype, "dtype" if is_fp8 else how.kv, CPU)
-        if is_fp8:
-            self._cache = Fp8KeysValues(self._cache.keys, self._cache.values)
+        self._cache = tensor_cache.zeros(spec, 1, positions, how.dtype, how.kv, CPU)
         self._extent = ActiveExtent(1, positions)
 
     def read(self, prompt: Prompt) -> torch.Tensor:
@@ -195,8 +176,8 @@ def agreement(embedding: Embedding, hidden: torch.Tensor, exact: torch.Tensor) -
     )
 
 
-def measure(root: Path, *, texts: int, steps: int, ways: Iterable[str] = tuple(WAYS)[1:]) -> dict[str, Agreement]:
-    """Compares the formats `ways` with float32, as far as they run on this machine."""
+def measure(root: Path, *, texts: int, steps: int) -> dict[str, Agreement]:
+    """Compares every format with float32, as far as it runs on this machine."""
     checkpoint, tokenizer = open_checkpoint(root), PromptTokenizer(root, max_prompt=256)
     prompts = [
         tokenizer.code_prompt(
@@ -214,7 +195,7 @@ def measure(root: Path, *, texts: int, steps: int, ways: Iterable[str] = tuple(W
         every = list(zip(prompts, histories, strict=True))
         exact = torch.cat([states(reference, *one) for one in every])
         results = {}
-        for way in ways:
+        for way in tuple(WAYS)[1:]:
             try:
                 stepper = Stepper(checkpoint, way, positions)
             except NativeUnavailable as reason:
@@ -226,7 +207,7 @@ def measure(root: Path, *, texts: int, steps: int, ways: Iterable[str] = tuple(W
 
 def passes(results: dict[str, Agreement]) -> bool:
     """True if every format of fewer bits is near enough to float32."""
-    limits = {way: (WAYS | FP8)[way].most_times for way in results}
+    limits = {way: WAYS[way].most_times for way in results}
     return all(results[way].moved <= times * results[YARDSTICK].moved for way, times in limits.items() if times)
 
 
@@ -236,12 +217,10 @@ def main() -> int:
     parser.add_argument("checkpoint", nargs="?", default="demo", help="demo, full-random ... or a folder")
     parser.add_argument("--texts", type=int, default=4, choices=range(1, 65), metavar="1..64")
     parser.add_argument("--steps", type=int, default=64, choices=range(1, 1025), metavar="1..1024", help="steps per text")
-    parser.add_argument("--fp8", action="store_true", help="compare int8 with 8-bit floating point, on a GPU")
     args = parser.parse_args()
-    ways = [YARDSTICK, *(way for way in WAYS if way.endswith(", GPU")), *FP8] if args.fp8 else list(WAYS)[1:]
     console = Console(stderr=True)
     try:
-        results = measure(resolve(args.checkpoint, cache_home()), texts=args.texts, steps=args.steps, ways=ways)
+        results = measure(resolve(args.checkpoint, cache_home()), texts=args.texts, steps=args.steps)
     except CheckpointError as error:
         console.print(str(error), style="red")
         return 1

@@ -8,8 +8,7 @@ import torch
 from pipeline.checkpoint.in_torch import in_torch
 from pipeline.model.embedding import Embedding
 from pipeline.native.compiler import NativeUnavailable
-from scripts.evaluate.fp8 import LARGEST, rounded, rounded_rows
-from scripts.evaluate.quality_gate import FP8, WAYS, YARDSTICK, Agreement, agreement, measure, passes
+from scripts.evaluate.quality_gate import WAYS, YARDSTICK, Agreement, agreement, measure, passes
 from tests.support.machine import needs_native
 
 
@@ -49,21 +48,3 @@ def test_a_machine_that_cannot_decode_natively_judges_the_rest_and_says_so(demo_
     results = measure(demo_root, texts=1, steps=2)
     assert list(results) == [way for way, how in list(WAYS.items())[1:] if how.native is None]
     assert "weights int8, native is left out: it needs AVX-512" in caplog.text
-
-
-def test_fp8_keeps_what_it_can_hold_and_rounds_the_rest_by_a_sixteenth_at_most():
-    held = torch.tensor([0.0, 1.0, -1.75, 448.0, 2.0**-6])
-    assert torch.equal(rounded(held), held)
-    assert rounded(torch.tensor([1.0625, 1e6, -1e6])).tolist() == [1.0, LARGEST, -LARGEST]
-    numbers = torch.randn(8, 64, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 6, 8)[:, None]
-    found = rounded_rows(numbers)
-    assert (found - numbers).abs().max(-1).values.div(numbers.abs().max(-1).values).max() <= 1 / 28 + 1e-6
-    assert 0.005 < float(((found - numbers).norm(dim=-1) / numbers.norm(dim=-1)).max()) < 1 / 16
-
-
-def test_fp8_is_compared_with_int8_along_the_same_history(demo_root):
-    ways = [YARDSTICK, "weights int8, GPU", *FP8]
-    results = measure(demo_root, texts=1, steps=6, ways=ways)
-    assert list(results) == ways
-    assert len({row.moved for row in results.values()}) == len(ways), "every way rounds otherwise"
-    assert results["weights int8, GPU"].moved < results["weights fp8"].moved < results["weights and activations fp8"].moved
