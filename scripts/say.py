@@ -39,7 +39,6 @@ from pipeline.vocoder.vocoder import Vocoder
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
 from pipeline.voices.seeds import read_statistics
-from scripts import say_live
 from scripts.output_path import output_path
 
 SEED_BITS = 32
@@ -105,10 +104,7 @@ async def speak(config: PipelineConfig, request: SynthesisRequest) -> tuple[np.n
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes one text to a file. Exit code: 0 written, 1 the text cannot be spoken, 2 wrong usage; --live has more."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if "--live" in given:
-        return say_live.main([word for word in given if word != "--live"])
+    """Writes one text to a file. Exit code: 0 written, 1 the text cannot be spoken, 2 wrong usage."""
     args = parsed(arguments)
     config = PipelineConfig.model_validate(
         {
@@ -136,7 +132,6 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     """Parses the command line and draws a seed if it names none."""
     parser = argparse.ArgumentParser(prog="chattts-serve say", description="Speak a text into a sound file.")
     parser.add_argument("text", help="the text, in a language of the checkpoint")
-    parser.add_argument("--live", action="store_true", help="speak stdin with a running service; say --live --help explains it")
     parser.add_argument("--ssml", action="store_true", help="the text is an SSML document")
     parser.add_argument(
         "-o", "--output", type=output_path, default="out.wav", help="its suffix names the format (default: %(default)s)"

@@ -40,7 +40,7 @@ GROUPS = {
 
 COMMANDS = (
     Command("start", "scripts.launch.start", "Start the service and run it until Ctrl-C.", takes_config=True),
-    Command("say", "scripts.say", "Speak a text into a sound file, or stdin by a service (--live)."),
+    Command("say", "scripts.say", "Speak a text into a sound file."),
     Command("read", "scripts.read", "Speak a book into a sound file, here or by a service (--url)."),
     Command("doctor", "scripts.doctor", "Check whether this machine can run the service.", takes_config=True),
     Command(

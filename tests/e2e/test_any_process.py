@@ -3,17 +3,16 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from scripts.launch.processes import Process
-from serve.config.app_config import PROJECT
+from tests.support.door_process import say_live
 from tests.support.recovery import recovered
-from tests.support.started import START_TIMEOUT_S, Started, started
+from tests.support.started import START_TIMEOUT_S, started
 from tests.support.waiting import is_ready, wait_until
 
 pytestmark = pytest.mark.nightly
@@ -21,12 +20,6 @@ pytestmark = pytest.mark.nightly
 TEXT = " ".join(f"Five one one, two five five, and {number} more." for number in range(8))
 HEARD_BYTES = 48_000  # a second
 ITS_OWN = re.compile(r"/\S*/|\d+| --.*")  # folders, numbers, options
-PAUSE = re.compile(r"going on after ([\d.]+) s")
-
-
-def say(service: Started) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "scripts.cli", "say", "--live", TEXT, "--url", service.url, "-o", "-", "--seed", "5"]
-    return subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def kind(process: Process, home: Path) -> str:
@@ -38,7 +31,7 @@ def kind(process: Process, home: Path) -> str:
 def test_whatever_process_is_killed_a_listener_hears_the_whole(home: Path, folder: Path, capsys):
     with started("--restart", home=home, folder=folder) as service:
         service.wait_until_ready()
-        twin, complaints = say(service).communicate(timeout=300)
+        twin, complaints = say_live(service.url, TEXT).communicate(timeout=300)
         assert len(twin) > 10 * HEARD_BYTES, complaints
         silent_s = []
         for name in sorted({kind(each, home) for each in service.processes()}):
@@ -46,16 +39,18 @@ def test_whatever_process_is_killed_a_listener_hears_the_whole(home: Path, folde
             found = next((each for each in service.processes() if kind(each, home) == name), None)
             if found is None:
                 continue  # it ended with one that was killed before, and is not needed
-            saying = say(service)
+            saying = say_live(service.url, TEXT)
             heard = saying.stdout.read(HEARD_BYTES)
             os.kill(found.pid, signal.SIGKILL)
-            died = time.monotonic()
-            heard += saying.stdout.read()
+            times = [time.monotonic()]
+            while piece := saying.stdout.read1():
+                heard += piece
+                times.append(time.monotonic())
             assert saying.wait(60) == 0, f"{name}: {saying.stderr.read().decode()}\n{service.said()[-4000:]}"
             assert heard == twin, name
-            silent_s.append(sum(map(float, PAUSE.findall(saying.stderr.read().decode()))))
+            silent_s.append(max(later - earlier for earlier, later in pairwise(times)))
             with capsys.disabled():
-                print(f"\n  {name}: a pause of {silent_s[-1]:.1f} s, all heard after {time.monotonic() - died:.1f} s")
+                print(f"\n  {name}: a pause of {silent_s[-1]:.1f} s, all heard after {times[-1] - times[0]:.1f} s")
         assert service.process.poll() is None
         assert "starting the service again" in service.said()
         with capsys.disabled():

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from subprocess import PIPE
 
 import requests
 import uvicorn
@@ -27,6 +28,17 @@ def start_door(port: int) -> "subprocess.Popen[bytes]":
         time.sleep(0.05)
     door.kill()
     raise TimeoutError("the door does not answer")
+
+
+def say_live(url: str, text: str) -> "subprocess.Popen[bytes]":
+    """Starts docs/say_live.py with a text, to listen to a service at an http address; its stdout is 16-bit PCM."""
+    command = [sys.executable, "docs/say_live.py", url.replace("http", "ws", 1)]
+    saying = subprocess.Popen(command, cwd=PROJECT, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    assert saying.stdin is not None
+    saying.stdin.write(text.encode())
+    saying.stdin.close()
+    saying.stdin = None  # communicate() would flush it
+    return saying
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def test_a_command_with_more_exit_codes_lists_them_in_its_help(name: str, meanin
     assert all(meaning in text for meaning in meanings)
 
 
-SPEAKING = [("say", "hello"), ("say", "--live", "hello"), ("read", "BOOK"), ("fit", "--gpu", "L4")]
+SPEAKING = [("say", "hello"), ("read", "BOOK"), ("fit", "--gpu", "L4")]
 
 
 @pytest.mark.parametrize("words", SPEAKING, ids=" ".join)
