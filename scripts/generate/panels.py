@@ -240,16 +240,6 @@ PANELS: tuple[Panel, ...] = (
         "than one kind of replicas: the same request may have other bytes on each.",
     ),
     Panel(
-        "Shadow runs",
-        "none",
-        {
-            "{{version}}, {{result}} per second": "sum by (version, result) (rate(ray_chattts_shadow_runs_total[5m]))",
-            "relative length, p50": quantile(0.5, "ray_chattts_shadow_duration_ratio"),
-            "difference in loudness, p95 [dB]": quantile(0.95, "ray_chattts_shadow_loudness_db"),
-        },
-        "A new version compared with the one that clients receive: it should be as long and as loud.",
-    ),
-    Panel(
         "Memory",
         "bytes",
         {

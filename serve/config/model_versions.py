@@ -74,16 +74,6 @@ class ProbeConfig(StrictModel):
     success_threshold: int = Field(6, ge=1, le=100, description="successful probes in a row that bring it back")
 
 
-class ShadowConfig(StrictModel):
-    """Requests that another version synthesises a second time, for comparison; no client receives that audio."""
-
-    version: VersionId = Field(description="version that synthesises the copies")
-    share: float = Field(0.01, ge=0, le=1, description="share of the other versions' requests that is copied")
-    max_concurrent: int = Field(1, ge=1, le=64, description="copies at once per ingress replica; further ones are dropped")
-    max_load: float = Field(0.5, gt=0, le=1, description="share of limits.max_in_flight in use above which copies are dropped")
-    max_audio_s: float = Field(30.0, gt=0, le=600, description="longer audio is not compared [s]")
-
-
 class RoutesConfig(StrictModel):
     """The `user_config:` of Ingress."""
 
@@ -91,7 +81,6 @@ class RoutesConfig(StrictModel):
         default_factory=dict,
         description="relative share of requests per version of a name; empty: all to the first version",
     )
-    shadow: ShadowConfig | None = None
     rollback: RollbackConfig = RollbackConfig()
     probe: ProbeConfig = ProbeConfig()
 
@@ -188,11 +177,8 @@ def wrong_models(pipeline: PipelineConfig, models: Mapping[str, ModelConfig]) ->
 
 
 def wrong_routes(routes: RoutesConfig, versions: Sequence[Version]) -> Iterator[str]:
-    """Yields the versions that the weights or the shadow name and `models:` does not."""
+    """Yields the versions that the weights name and `models:` does not."""
     known = [version.id for version in versions if version.id != ONLY]
-    named = [("weights", version) for version in routes.weights]
-    if routes.shadow is not None:
-        named.append(("shadow.version", routes.shadow.version))
-    for where, version in named:
+    for version in routes.weights:
         if version not in known:
-            yield f"{where}: {version} is not one of models: {', '.join(known) or 'there are none'}"
+            yield f"weights: {version} is not one of models: {', '.join(known) or 'there are none'}"

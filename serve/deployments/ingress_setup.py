@@ -119,8 +119,6 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
         config.breaker,
         fingerprint=await ask_fingerprint(acoustic),
         wake_limit_s=config.limits.start_timeout_s,
-        has_room=lambda share: admission.in_flight <= share * admission.capacity,
-        on_result=metrics.compared,
     )
     recent, stream = RecentReplies(metrics), partial(quarantine.stream, pipelines.stream)
     authenticator = build_authenticator(config, records, listens)

@@ -8,7 +8,7 @@ Never: HTTP; another version in the middle of a request
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -43,7 +43,6 @@ from serve.remote.waking import Wakefulness, Waking
 from serve.resilience.autoscaling import BACKLOG_S, BUSY
 from serve.resilience.circuit_breaker import Breaker, is_fault
 from serve.versions.rollout import Rollout
-from serve.versions.shadow import Comparison, Shadow
 
 STEPS_PER_SECOND = SAMPLE_RATE / SAMPLES_PER_STEP
 TEXT = "TextNormalizer"
@@ -65,8 +64,6 @@ class VersionPipelines:
         *,
         fingerprint: str,
         wake_limit_s: float,
-        has_room: Callable[[float], bool],
-        on_result: Callable[[Comparison], None],
     ) -> None:
         """
         Args:
@@ -74,7 +71,6 @@ class VersionPipelines:
             cache: of sampled steps, for all versions; the key of an entry includes the fingerprint of its engine.
             fingerprint: of the first version; those of the others are requested.
             wake_limit_s: the argument of Waking [s].
-            has_room, on_result: the arguments of Shadow.
         """
         self._rollout = rollout
         self._handles = handles
@@ -84,7 +80,6 @@ class VersionPipelines:
         self._deployments = {"text": TEXT}  # stage -> the deployment that works for it
         self._synthesizers: dict[str, Synthesizer] = {}
         self._cached: dict[str, CachedModel] = {}
-        self._shadow = Shadow(self._synthesise, has_room, on_result)
         for version in rollout.versions.values():
             kinds = ("acoustic", "acoustic" if version.decodes_itself else "vocoder")
             acoustic, vocoder = (self.breakers.setdefault(stage, Breaker(stage, config)) for stage in map(version.stage, kinds))
@@ -103,19 +98,26 @@ class VersionPipelines:
         next(iter(self._cached.values())).fingerprint = fingerprint
 
     async def stream(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
-        """Streams the audio of a request from the version it names; raises as Synthesizer.stream does."""
-        shadow = self._rollout.routes.shadow
-        watched = self._shadow.wanted(request, shadow)
-        received: list[NDArray[np.float32]] = []
-        samples = 0
-        async with aclosing(self._synthesise(request)) as chunks:
-            async for chunk in chunks:
-                if watched:
-                    samples += len(chunk.samples)
-                    received.append(chunk.samples)
-                yield chunk
-        if watched and shadow is not None and samples <= shadow.max_audio_s * request.audio.sample_rate:
-            self._shadow.begin(request, received, shadow)
+        """Streams the audio of a request from the version it names, and reports its outcome to the rollout.
+
+        Raises:
+            as Synthesizer.stream; StageAsleep.
+        """
+        self._waking.check(needed_by(self._version(request)))
+        version, began, first_audio_s, failed = self._version(request).id, time.monotonic(), None, False
+        try:
+            async with aclosing(self._pipeline_for(request).stream(request)) as chunks:
+                async for chunk in chunks:
+                    if first_audio_s is None and len(chunk.samples):
+                        first_audio_s = time.monotonic() - began
+                    yield chunk
+        except BaseException as error:
+            failed = is_its_failure(error)
+            left = isinstance(error, asyncio.CancelledError | GeneratorExit) and first_audio_s is None
+            failed = failed or (left and time.monotonic() - began > GIVEN_UP_S)
+            raise
+        finally:
+            self._rollout.ended(version, failed=failed, first_audio_s=first_audio_s)
 
     async def awake(self, request: SynthesisRequest) -> float:
         """Returns once every stage of the version has a replica.
@@ -143,24 +145,6 @@ class VersionPipelines:
         first = next(iter(self._rollout.versions.values()))
         self._waking.check([first.acoustic])
         return await RemoteEncoder(self._handles[first.acoustic], self.breakers[first.stage("acoustic")]).encode(samples)
-
-    async def _synthesise(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
-        """Streams the audio of a request, and reports its outcome to the rollout."""
-        self._waking.check(needed_by(self._version(request)))
-        version, began, first_audio_s, failed = self._version(request).id, time.monotonic(), None, False
-        try:
-            async with aclosing(self._pipeline_for(request).stream(request)) as chunks:
-                async for chunk in chunks:
-                    if first_audio_s is None and len(chunk.samples):
-                        first_audio_s = time.monotonic() - began
-                    yield chunk
-        except BaseException as error:
-            failed = is_its_failure(error)
-            left = isinstance(error, asyncio.CancelledError | GeneratorExit) and first_audio_s is None
-            failed = failed or (left and time.monotonic() - began > GIVEN_UP_S)
-            raise
-        finally:
-            self._rollout.ended(version, failed=failed, first_audio_s=first_audio_s)
 
     def _version(self, request: SynthesisRequest) -> Version:
         versions = self._rollout.versions

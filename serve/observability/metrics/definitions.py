@@ -43,8 +43,6 @@ class Metric:
 FIRST_AUDIO_BUCKETS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 4.0, 6.0, 10.0, 15.0, 30.0)
 RTF_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0)
 STALL_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-RATIO_BUCKETS = (0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0)
-DECIBEL_BUCKETS = (0.25, 0.5, 1.0, 2.0, 3.0, 6.0, 12.0)
 WAIT_BUCKETS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 FIRST_AUDIO = Metric(
@@ -144,21 +142,6 @@ REPLICA_KINDS = Metric(
 )
 VERSION_OUT = Metric(MetricType.GAUGE, "chattts_version_out_of_service", "1: rolled back, or its probes fail", ("version",))
 ROLLBACKS = Metric(MetricType.COUNTER, "chattts_rollbacks_total", "roll-backs of a version", ("version",))
-SHADOWS = Metric(MetricType.COUNTER, "chattts_shadow_runs_total", "shadow runs by result", ("version", "result"))
-SHADOW_DURATION = Metric(
-    MetricType.HISTOGRAM,
-    "chattts_shadow_duration_ratio",
-    "length of a shadow's audio, relative to the real one",
-    ("version",),
-    RATIO_BUCKETS,
-)
-SHADOW_LOUDNESS = Metric(
-    MetricType.HISTOGRAM,
-    "chattts_shadow_loudness_db",
-    "absolute difference in loudness between a shadow and the real audio",
-    ("version",),
-    DECIBEL_BUCKETS,
-)
 
 SLOTS = Metric(MetricType.GAUGE, "chattts_slots", "sequences the engine can decode together")
 USABLE = Metric(
@@ -199,7 +182,7 @@ METRICS: tuple[Metric, ...] = (
     CACHE, CACHED_STEPS, CACHE_BYTES, CACHE_EVICTIONS,
     DEGRADATION_LEVEL,
     VERSION_REQUESTS, VERSION_FAILED, VERSION_SHARE, VERSION_OUT, REPLICA_KINDS,
-    ROLLBACKS, SHADOWS, SHADOW_DURATION, SHADOW_LOUDNESS,
+    ROLLBACKS,
     SLOTS, USABLE, RUNNING, WAITING, STEP, STEPS, SEGMENTS, QUEUE_WAIT, PREEMPTED, WASTED, KV_CACHE,
     UTILISATION, BACKLOG, TEXT_WAITING, TEXT_ANSWER, TEXT_ANSWERS, TEXT_RESTARTS,
     VOCODER_WAITING, VOCODER_CALL, VOCODER_CALLS, VOCODER_JOBS,

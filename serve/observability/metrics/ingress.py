@@ -1,4 +1,4 @@
-"""Ingress metrics: requests, cache, quotas, breakers, versions and shadow runs.
+"""Ingress metrics: requests, cache, quotas, breakers and versions.
 
 In:    ReplyStats of every reply; the present state of what guards and divides the requests
 Out:   values for the metric registry
@@ -35,9 +35,6 @@ from serve.observability.metrics.definitions import (
     RETRIES,
     ROLLBACKS,
     RTF,
-    SHADOW_DURATION,
-    SHADOW_LOUDNESS,
-    SHADOWS,
     STORE_UNWRITABLE,
     STREAMS,
     TEXT_WARNINGS,
@@ -54,7 +51,6 @@ from serve.observability.reply_stats import CONTINUOUS_S, Outcome, ReplyStats
 from serve.resilience.circuit_breaker import Breaker, State
 from serve.resilience.quarantine import Quarantine
 from serve.versions.rollout import Rollout
-from serve.versions.shadow import Comparison
 
 BREAKER_GAUGE = {State.CLOSED: 0.0, State.HALF_OPEN: 0.5, State.OPEN: 1.0}
 
@@ -104,15 +100,6 @@ class IngressMetrics:
     def set_degradation(self, level: int) -> None:
         """Sets the number of active degradation steps."""
         self._registry.set_gauge(DEGRADATION_LEVEL, level)
-
-    def compared(self, comparison: Comparison) -> None:
-        """Records a finished or dropped shadow run."""
-        registry, version = self._registry, comparison.version
-        registry.add(SHADOWS, version=version, result=comparison.result)
-        if comparison.duration_ratio is not None:
-            registry.observe(SHADOW_DURATION, comparison.duration_ratio, version=version)
-        if comparison.loudness_db is not None:
-            registry.observe(SHADOW_LOUDNESS, abs(comparison.loudness_db), version=version)
 
     def set_policies(self, breakers: Iterable[Breaker], quarantine: Quarantine, rollout: Rollout) -> None:
         """Updates the metrics of breakers, quarantine and model versions."""

@@ -77,7 +77,6 @@ def test_every_metric_of_the_list_is_exported_with_its_tags(cluster: Cluster):
                 "chattts_repeated_steps_total",
                 "chattts_fail_over_seconds",
             )
-            and not metric.name.startswith("chattts_shadow_")  # tests/integration/disruptive/test_versions.py has them
             and not any(
                 set(metric.tags) <= set(tags) for tags, _ in samples.get(metric.exported + suffix.get(metric.type, ""), [])
             )
