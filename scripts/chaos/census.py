@@ -13,8 +13,7 @@ from typing import Any
 
 import requests
 
-from scripts.chaos.nodes import APP, HAPROXY, Nodes
-from scripts.launch.processes import PROC
+from scripts.chaos.nodes import APP, HAPROXY, PROC, Nodes
 
 TITLES = (
     *(f"ray::ServeReplica:{APP}:{name}" for name in ("Ingress", "TextNormalizer", "AcousticModel", "Vocoder")),

@@ -28,11 +28,12 @@ from pipeline.yaml_loader import parse_yaml
 from scripts.chaos.deploying import deploy
 from scripts.chaos.waiting import wait_until
 from scripts.launch import ray_environment, start
-from scripts.launch.processes import PROC, Process, processes
+from scripts.launch.processes import Process, processes
 from scripts.launch.ray_environment import Place
 from serve.config.app_config import PROJECT
 from serve.http import haproxy
 
+PROC = Path("/proc")
 APP = "chattts"
 MEMORY = 100 << 20  # of a node's object store [bytes]
 ENVIRONMENT = ray_environment.environment(Place.START, is_fast=False) | start.ONE_MACHINE

@@ -23,7 +23,7 @@ import aiohttp
 from matplotlib.figure import Figure
 
 from pipeline.durable_file import write_durably
-from scripts.launch.processes import PROC, Process, listeners, members, owners, processes
+from scripts.launch.processes import Process, listeners, members, processes
 
 TEXTS = ("Five one one.", "Two five five, nine.", "Hello there.", "Nine eight seven six.")
 KINDS = 2000  # voices and seeds, one of each to a kind
@@ -115,8 +115,7 @@ async def soak(url: str, state: State, requests: int, most_s: float, save: Path)
 def service_processes(url: str) -> list[Process]:
     """Returns the processes of the service that listens there: Ray's and its replicas."""
     port = urlsplit(url).port or 80
-    pids = owners([found.pid for found in processes()])
-    holders = [pids[found.inode] for found in listeners() if found.port == port and found.inode in pids]
+    holders = [found.pid for found in listeners() if found.port == port]
     sessions = {found.session for found in processes() if found.pid in holders}
     return [found for session in sessions for found in members(session)]
 
@@ -128,10 +127,10 @@ def sample(found: list[Process]) -> dict[str, dict[str, float]]:
         name = each.command().split("ray::")[-1].split()[0].rpartition("/")[2] if each.command() else each.name
         name = f"{name.removeprefix('ServeReplica:')} {each.pid}"
         try:
-            status = dict(line.split(":", 1) for line in (PROC / str(each.pid) / "status").read_text().splitlines())
+            status = dict(line.split(":", 1) for line in Path(f"/proc/{each.pid}/status").read_text().splitlines())
             memory[name] = round(int(status["VmRSS"].split()[0]) / 1024, 1)
             threads[name] = int(status["Threads"])
-            files[name] = len(list((PROC / str(each.pid) / "fd").iterdir()))
+            files[name] = len(list(Path(f"/proc/{each.pid}/fd").iterdir()))
         except (OSError, KeyError):
             continue  # it has ended, or is no process with memory
     return {"rss_mib": memory, "files": files, "threads": threads}

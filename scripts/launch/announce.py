@@ -13,7 +13,7 @@ from pathlib import Path
 
 import requests
 
-from scripts.launch.processes import Listener, Process, listeners, owners
+from scripts.launch.processes import Listener, Process, listeners
 
 DASHBOARD_PORTS = range(8265, 8316)  # Ray takes the first free one
 INGRESS_PORTS = range(30_000, 31_001)  # Serve's: where ingress replicas speak HTTP to HAProxy
@@ -28,8 +28,7 @@ ANSWER_S = 2.0
 def own_listeners(processes: Sequence[Process]) -> list[tuple[Process, Listener]]:
     """Returns the open ports of these processes."""
     by_pid = {found.pid: found for found in processes}
-    holders = owners(list(by_pid))
-    return [(by_pid[holders[found.inode]], found) for found in listeners() if found.inode in holders]
+    return [(by_pid[found.pid], found) for found in listeners() if found.pid in by_pid]
 
 
 def gcs_address(processes: Sequence[Process]) -> str | None:

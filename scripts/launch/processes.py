@@ -1,29 +1,25 @@
-"""Processes: finds the processes of a session and the ports that are open, and ends a session. Linux: it reads /proc.
+"""Processes: finds the processes of a session and the ports that are open, and ends a session.
 
 In:    a session id (`setsid`: every descendant keeps it, whatever its parent is), or a variable of an environment
 Out:   processes, sessions, listening sockets
-Owns:  nothing
 Never: ending anything outside the session it was given
 """
 
-import ipaddress
 import os
 import signal
 import socket
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
 
 from serve.config.hosts import is_loopback
 
-PROC = Path("/proc")
 POLL_S = 0.1
 KILL_ROUNDS = 50  # a process may start another one while it is being killed
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,52 +28,54 @@ class Process:
 
     pid: int
     name: str
-    """the program's, at most 15 characters"""
+    """the program's"""
     parent: int
     session: int
 
     @property
     def is_own(self) -> bool:
         """True if it runs as the user of this process."""
-        with suppress(OSError):
-            return (PROC / str(self.pid)).stat().st_uid == os.geteuid()
+        with suppress(psutil.Error):
+            return psutil.Process(self.pid).uids().effective == os.geteuid()
         return False
 
     def command(self) -> str:
         """Returns its arguments, or the title it has set; empty once it has ended."""
-        return _read(self.pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+        with suppress(psutil.Error):
+            return " ".join(psutil.Process(self.pid).cmdline()).strip()
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
     """An open TCP port."""
 
-    address: Address
+    address: str
     port: int
-    inode: int
-    """the socket's; `owners` returns the processes by it"""
+    pid: int | None
+    """None: of another user's process"""
 
     @property
     def is_local(self) -> bool:
         """True if only this machine can reach it."""
-        return is_loopback(str(self.address))
+        return is_loopback(self.address)
 
 
 def processes() -> Iterator[Process]:
     """Yields every process of this machine."""
-    for name in os.listdir(PROC):
-        if name.isdigit() and (found := process(int(name))) is not None:
+    for pid in psutil.pids():
+        if (found := process(pid)) is not None:
             yield found
 
 
 def process(pid: int) -> Process | None:
     """Returns a process; None if it does not run."""
-    stat = _read(pid, "stat").decode(errors="replace")
-    if not stat:
-        return None
-    begin, end = stat.index("("), stat.rindex(")")  # a name may hold both
-    state, parent, _, session, *_ = stat[end + 1 :].split()
-    return None if state in "ZX" else Process(pid, stat[begin + 1 : end], int(parent), int(session))
+    with suppress(psutil.Error, ProcessLookupError):
+        found = psutil.Process(pid)
+        with found.oneshot():
+            if found.status() not in ENDED:
+                return Process(pid, found.name(), found.ppid(), os.getsid(pid))
+    return None
 
 
 def members(session: int) -> list[Process]:
@@ -87,8 +85,13 @@ def members(session: int) -> list[Process]:
 
 def sessions_with(variable: str) -> set[int]:
     """Returns the sessions in which a process was started with `NAME=value`; other users' cannot be read."""
-    wanted = variable.encode()
-    return {found.session for found in processes() if wanted in _read(found.pid, "environ").split(b"\0")}
+    name, _, value = variable.partition("=")
+    sessions = set()
+    for found in processes():
+        with suppress(psutil.Error):
+            if psutil.Process(found.pid).environ().get(name) == value:
+                sessions.add(found.session)
+    return sessions
 
 
 def end_session(session: int, patience_s: float) -> list[str]:
@@ -125,20 +128,8 @@ def _signal(targets: list[Process], number: signal.Signals) -> None:
 
 def listeners() -> list[Listener]:
     """Returns every open TCP port of this machine."""
-    return [*_listeners("tcp", _ipv4), *_listeners("tcp6", _ipv6)]
-
-
-def owners(pids: list[int]) -> dict[int, int]:
-    """Returns socket inode -> process id for these processes; other users' processes cannot be read."""
-    found = {}
-    for pid in pids:
-        with suppress(OSError):
-            for entry in os.scandir(PROC / str(pid) / "fd"):
-                with suppress(OSError):
-                    target = os.readlink(entry.path)
-                    if target.startswith("socket:["):
-                        found[int(target[8:-1])] = pid
-    return found
+    found = (each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN)
+    return [Listener(each.laddr.ip, each.laddr.port, each.pid) for each in found]
 
 
 def is_free(host: str, port: int) -> bool:
@@ -152,33 +143,3 @@ def is_free(host: str, port: int) -> bool:
                 probe.bind(address)
         return True
     return False
-
-
-def _listeners(table: str, decode: Callable[[str], Address]) -> Iterator[Listener]:
-    with suppress(OSError):  # no IPv6 on this machine
-        for line in (PROC / "net" / table).read_text().splitlines()[1:]:
-            columns = line.split()
-            if columns[3] == "0A":  # LISTEN
-                address, _, port = columns[1].partition(":")
-                yield Listener(decode(address), int(port, 16), int(columns[9]))
-
-
-def _ipv4(digits: str) -> Address:
-    return ipaddress.IPv4Address(_bytes(digits))
-
-
-def _ipv6(digits: str) -> Address:
-    return ipaddress.IPv6Address(_bytes(digits))
-
-
-def _bytes(digits: str) -> bytes:
-    """Returns an address in network order; the kernel writes words of four bytes in this machine's byte order."""
-    words = [bytes.fromhex(digits[at : at + 8]) for at in range(0, len(digits), 8)]
-    return b"".join(int.from_bytes(word, "big").to_bytes(4, sys.byteorder) for word in words)
-
-
-def _read(pid: int, name: str) -> bytes:
-    try:
-        return (PROC / str(pid) / name).read_bytes()
-    except OSError:  # it ended, or is another user's
-        return b""

@@ -22,7 +22,7 @@ from rich.console import Console
 from pipeline.paths import cache_home
 from scripts.config_path import CONFIG_HELP, DEFAULT, config_path
 from scripts.launch import announce, open_files, ray_environment
-from scripts.launch.processes import is_free, listeners, owners, process, processes
+from scripts.launch.processes import is_free, listeners, process
 from scripts.launch.ray_environment import Place
 from scripts.launch.runs import Run, end_leftovers
 from scripts.launch.settings import Settings
@@ -227,8 +227,7 @@ def taken_ports(settings: Settings, environment: Mapping[str, str]) -> Iterator[
 
 def taken(host: str, port: int) -> str:
     """Returns a sentence that names the process on a port, if it can be seen."""
-    inodes = {listener.inode for listener in listeners() if listener.port == port}
-    holder = next((pid for inode, pid in owners([each.pid for each in processes()]).items() if inode in inodes), None)
+    holder = next((found.pid for found in listeners() if found.port == port), None)
     found = process(holder) if holder is not None else None
     whose = f"by {found.name}, process {found.pid}" if found is not None else "already"
     return f"{host}:{port} is taken {whose}: stop that"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.launch.processes import end_session, is_free, listeners, members, owners, process, sessions_with
+from scripts.launch.processes import end_session, is_free, listeners, members, process, sessions_with
 
 # A parent that ends and leaves a child behind, which is then nobody's; neither heeds SIGTERM.
 LEAVES_A_CHILD = """
@@ -75,7 +75,7 @@ def test_an_open_port_is_found_with_its_owner_and_its_reach(family, host, is_loc
         port = server.getsockname()[1]
         (found,) = [listener for listener in listeners() if listener.port == port]
         assert found.is_local == is_local
-        assert owners([os.getpid()])[found.inode] == os.getpid()
+        assert found.pid == os.getpid()
         assert not is_free("0.0.0.0" if family == socket.AF_INET else "::", port)
     assert is_free(host, port)
     assert not [listener for listener in listeners() if listener.port == port]
