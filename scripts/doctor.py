@@ -38,14 +38,12 @@ from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE
 from pipeline.vocoder.incremental.network import SOURCE as VOCODER
 from pipeline.with_torch import INSTALL, has_torch, torch_part
-from scripts.bench.record import RESULTS
 from scripts.config_path import CONFIG_HELP, DEFAULT, config_path
 from scripts.doctor_redis import redis_servers
 from scripts.findings import Finding, Status
 from scripts.launch.needs_torch import torch_problem, unused_gpu
 from scripts.launch.open_files import OPEN_FILES
 from scripts.launch.processes import is_free
-from scripts.operate.gpu_sizes import table
 from serve.config.app_config import AppConfig
 from serve.config.config_file import ConfigFile, check_file
 from serve.config.folders import can_be_written, written_folders
@@ -71,8 +69,6 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps({"config": str(args.config), "findings": [asdict(finding) for finding in findings]}))
     else:
         show(findings)
-        if any(finding.check == "triton" for finding in findings):
-            print("", *table(RESULTS), sep="\n")
     return int(any(finding.status is Status.FAIL for finding in findings))
 
 

@@ -20,8 +20,8 @@ from pipeline.config import PipelineConfig
 from pipeline.errors import ConfigError
 from pipeline.model.gpu.identity import UNKNOWN, driver_version
 from pipeline.model.gpu.prepare import refuse_old
+from pipeline.model.gpu.roofline import MIB, needed_bytes
 from pipeline.paths import triton_folder
-from scripts.operate.gpu_memory import MIB, largest_share, needed_bytes
 
 LEAST_DRIVERS = {"12": 525, "13": 580}
 """major version of CUDA -> NVIDIA's oldest driver for it (CUDA's release notes, table of driver versions)"""
@@ -56,14 +56,14 @@ def gpu_problem(pipeline: PipelineConfig) -> tuple[str, str] | None:
     except ConfigError as error:
         return str(error), "use configs/cpu.yaml, or a GPU of compute capability 8.0 or newer"
     free, total = torch.cuda.mem_get_info(0)
-    needed, share = needed_bytes(pipeline), largest_share(pipeline)
+    needed, share = needed_bytes(pipeline), pipeline.engine.gpu_memory_share
     if needed > share * total:
-        return f"{name}: the configuration needs about {needed // MIB} MiB, more than {share:.0%} of the {total // MIB} MiB", (
-            "lower engine.slots, max_prompt or max_steps, set engine.kv to int8, or let `chattts-serve fit` choose; "
+        return f"{name}: predicted need {needed // MIB} MiB, more than {share:.0%} of the {total // MIB} MiB", (
+            "lower engine.slots, max_prompt or max_steps, set engine.kv to int8, or let `chattts-serve size` choose; "
             "engine.gpu_memory_share is the limit"
         )
     if free < needed:
-        return f"{name}: {free // MIB} MiB are free; the configuration needs about {needed // MIB}", (
+        return f"{name}: {free // MIB} MiB are free; predicted need {needed // MIB} MiB", (
             "lower engine.slots, max_prompt or max_steps, set engine.kv to int8, or end what else uses the GPU"
         )
     return None
@@ -112,5 +112,5 @@ def described(pipeline: PipelineConfig) -> str:
     capability = ".".join(map(str, torch.cuda.get_device_capability(0)))
     return (
         f"{torch.cuda.get_device_name(0)}, compute capability {capability}, driver {driver_version()}, {free // MIB} of "
-        f"{total // MIB} MiB free, about {needed_bytes(pipeline) // MIB} needed"
+        f"{total // MIB} MiB free, predicted need {needed_bytes(pipeline) // MIB}"
     )

@@ -65,7 +65,7 @@ COMMANDS = (
         takes_config=True,
     ),
     Command("env", "scripts.launch.ray_environment", "Print the environment of Ray's processes, for `ray start`."),
-    Command("fit", "scripts.operate.fit", "Write a configuration for this machine's GPU.", extra="torch"),
+    Command("size", "scripts.operate.size", "Write a configuration for this machine's GPU.", extra="torch"),
     Command("leave", "scripts.operate.leave_node", "Take this machine out of a cluster without cutting a stream."),
     Command("bench", "scripts.bench.__main__", "Measure the service beside the ChatTTS package.", extra="bench"),
     Command("judge", "scripts.evaluate.intelligibility", "Measure the word error rate of a voice.", extra="judge"),

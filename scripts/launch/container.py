@@ -5,7 +5,7 @@ Out:   a configuration in the cache folder, and the command that runs it in plac
 Owns:  that file
 Never: a setting that no shipped configuration has, except where a container differs: address, checkpoint, keys, Redis
 
-On a GPU it is configs/gpu.yaml, fitted to the card as `chattts-serve fit` does. On a CPU it is configs/cpu.yaml; for the demo
+On a GPU it is configs/gpu.yaml, sized for the card as `chattts-serve size` does. On a CPU it is configs/cpu.yaml; for the demo
 voice and the small random one it is configs/dev.yaml.
 """
 
@@ -76,16 +76,15 @@ def prepared(variables: Mapping[str, str]) -> Path:
 def base(checkpoint: str) -> tuple[str, str]:
     """Returns the text of the configuration for this machine's device, and why it is this one."""
     if sees_gpu():
-        fit = torch_part("scripts.operate.fit", wanted_for="device cuda")
+        size = torch_part("scripts.operate.size", wanted_for="device cuda")
         try:
-            card = fit.card_here()
-            choice = fit.choose(card, fit.RESULTS)
+            card = size.card_here()
+            choice = size.choose(card)
         except ConfigError as error:
             return on_cpu(checkpoint, str(error))
         if choice is None:
             return on_cpu(checkpoint, f"{card.name} has too little memory")
-        text = fit.fitted(fit.BASE.read_text(encoding="utf-8"), choice, None, cores=os.cpu_count())
-        return text, f"device cuda, {fit.described(choice)}"
+        return size.sized(choice, None), f"device cuda, {choice}"
     if has_driver() and not has_torch():
         return on_cpu(
             checkpoint, f"NVIDIA's driver is here, but this image has no PyTorch ({INSTALL}; --build-arg EXTRAS=torch)"

@@ -59,7 +59,7 @@ def test_every_command_says_what_it_needs(fresh: Path, home: Path):
     for command in plain.split(","):
         done = run(fresh, home, "chattts-serve", *command.split(), "--help")
         assert done.returncode == 0, done.stderr
-    for command, extra in (("fit", "torch"), ("weights convert", "torch"), ("bench", "bench"), ("judge", "judge")):
+    for command, extra in (("size", "torch"), ("weights convert", "torch"), ("bench", "bench"), ("judge", "judge")):
         done = run(fresh, home, "chattts-serve", *command.split(), "--help")
         assert done.returncode == 1, command
         assert f"pip install 'chattts-serve[{extra}]'" in done.stderr

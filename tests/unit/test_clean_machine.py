@@ -41,7 +41,7 @@ IN_TORCH = (
     "pipeline/vocoder/windowed",
     "scripts/doctor_gpu.py",
     "scripts/evaluate",
-    "scripts/operate/fit.py",
+    "scripts/operate/size.py",
     "scripts/weights/convert_voice.py",
 )
 # Sources -> the extras that are installed wherever they run; the longest prefix counts.

@@ -14,9 +14,9 @@ import torch
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
 from pipeline.engine.engine import Engine
+from pipeline.model.gpu.roofline import BESIDE, MIB, engine_bytes, needed_bytes
 from pipeline.vocoder.vocoder import Vocoder
 from scripts.evaluate.gpu_check.report import Report
-from scripts.operate.gpu_memory import BESIDE, MIB, engine_bytes, needed_bytes
 
 ENGINE = {"dtype": "bfloat16", "slots": 64, "steps_per_round": 4, "prefill_rows": 4, "max_waiting": 64, "kv_budget_mib": 8192}
 REHEARSED = {"slots": 2, "max_prompt": 64, "max_steps": 64}

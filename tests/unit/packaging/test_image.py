@@ -17,7 +17,6 @@ import yaml
 
 from pipeline.errors import ConfigError
 from scripts.launch import container
-from scripts.operate.gpu_sizes import CARDS, choose
 from serve.config.config_file import check_file
 from tests.support.image import DOCKERFILE, fill, is_sent, steps, the
 from tests.support.services import needed_program
@@ -115,15 +114,15 @@ def test_on_a_cpu_the_demo_voice_is_served_until_there_is_a_key(home: Path, caps
 
 @pytest.mark.slow
 def test_on_a_gpu_the_precision_is_what_fits_the_card(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
-    (card,) = [card for card in CARDS if card.name == "L4"]
-    real = container.torch_part("scripts.operate.fit", wanted_for="a test")
-    fit = SimpleNamespace(**{**vars(real), "card_here": lambda: card})
+    real = container.torch_part("scripts.operate.size", wanted_for="a test")
+    card = real.Card("L4", 22.5, 300e9, 30.3)
+    size = SimpleNamespace(**{**vars(real), "card_here": lambda: card})
     monkeypatch.setattr(container, "sees_gpu", lambda: True)
-    monkeypatch.setattr(container, "torch_part", lambda module, wanted_for: fit)
+    monkeypatch.setattr(container, "torch_part", lambda module, wanted_for: size)
     engine = check_file(container.prepared({})).app.pipeline.engine
-    choice = choose(card, real.RESULTS)
+    choice = real.choose(card)
     assert choice is not None
-    assert (engine.device, engine.dtype, engine.slots) == ("cuda", "bfloat16", choice.engine["slots"])
+    assert (engine.device, engine.dtype, engine.slots) == ("cuda", "bfloat16", choice.engine.slots)
     assert "device cuda, L4: bfloat16" in capsys.readouterr().out
 
 

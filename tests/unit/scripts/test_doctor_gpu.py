@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
+from pipeline.model.gpu import roofline
 from pipeline.paths import triton_folder
 from scripts import doctor_gpu
-from scripts.operate import gpu_memory
-from scripts.operate.gpu_memory import kv_cache_bytes
 from serve.config.config_file import check_file
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -22,19 +21,19 @@ GIB = 1 << 30
 
 def test_memory_follows_from_the_configuration():
     def engine(**settings: object) -> int:
-        return gpu_memory.engine_bytes(EngineConfig.model_validate({"device": "cuda", "dtype": "bfloat16"} | settings))
+        return roofline.engine_bytes(EngineConfig.model_validate({"device": "cuda", "dtype": "bfloat16"} | settings))
 
     assert (
         engine(slots=128) - engine(slots=64)
-        == kv_cache_bytes(EngineConfig(dtype="bfloat16", slots=64)) + 64 * gpu_memory.REFINED
+        == roofline.kv_cache_bytes(EngineConfig(dtype="bfloat16", slots=64)) + 64 * roofline.REFINED
     )
     assert engine(kv_budget_mib=9000) == engine(), "a budget is a limit, not a need"
     assert engine(kv="int8") < engine(weights="int8") < engine()
     assert engine(prefill_rows=4) > engine(), "unused rows of a prefill have a slot of their own"
-    one, eight = (gpu_memory.vocoder_bytes(VocoderConfig(device="cuda", rows=rows)) for rows in (1, 8))
+    one, eight = (roofline.vocoder_bytes(VocoderConfig(device="cuda", rows=rows)) for rows in (1, 8))
     assert eight > one
-    assert gpu_memory.needed_bytes(PipelineConfig()) == 0
-    assert 8 * GIB < gpu_memory.needed_bytes(GPU) < 11 * GIB, "5.9 GiB of KV cache, 0.4 of weights, one process"
+    assert roofline.needed_bytes(PipelineConfig()) == 0
+    assert 8 * GIB < roofline.needed_bytes(GPU) < 11 * GIB, "5.9 GiB of KV cache, 0.4 of weights, one process"
 
 
 def test_why_there_is_no_gpu_names_the_driver():
@@ -55,7 +54,7 @@ def test_why_there_is_no_gpu_names_the_driver():
     ("capability", "free", "total", "expected"),
     [
         ((7, 5), 80, 80, "compute capability 7.5"),
-        ((8, 9), 2, 80, "2048 MiB are free; the configuration needs"),
+        ((8, 9), 2, 80, "2048 MiB are free; predicted need"),
         ((8, 9), 9, 9, "more than 85% of the 9216 MiB"),
         ((9, 0), 80, 80, None),
     ],

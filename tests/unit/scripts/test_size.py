@@ -1,7 +1,6 @@
-"""What is chosen for a GPU: it fits, it is called predicted until it is measured, and the file it is written to is valid."""
+"""What is chosen for a GPU fits it, is called predicted, and the file it is written to is one that the service starts with."""
 
 import itertools
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,42 +9,15 @@ import pytest
 from pipeline.config import EngineConfig
 from pipeline.engine.kv_cache import refuse_too_full, slots_within_budget
 from pipeline.errors import ConfigError
+from pipeline.model.gpu.roofline import GIB, HEADS, LAYERS, WIDTH, Card, needed_bytes, step_ms
 from scripts.launch import container
-from scripts.operate import fit
-from scripts.operate.gpu_memory import HEADS, LAYERS, WIDTH, needed_bytes
-from scripts.operate.gpu_sizes import CARDS, FIRST_AUDIO_GOAL_MS, GIB, PREDICTED, Card, card_named, choose, step_ms, table
+from scripts.operate import size
+from scripts.operate.size import FIRST_AUDIO_GOAL_MS, choose
 from serve.config.config_file import check_file
 
-H100 = card_named("NVIDIA H100 80GB HBM3")
+H100 = Card("H100", 79.0, 3350e9, 67.0)
+SLOW = Card("slow", 24.0, 50e9, 5.0)
 SPEC = SimpleNamespace(layers=LAYERS, heads=HEADS, head_dim=WIDTH // HEADS, max_positions=4096)
-
-
-def test_a_card_is_recognised_by_whole_words_of_its_name():
-    names = {
-        "NVIDIA A10": "A10",
-        "NVIDIA L4": "L4",
-        "NVIDIA L40S": "L40S",
-        "NVIDIA GeForce RTX 4090": "RTX 4090",
-        "NVIDIA A100-SXM4-80GB": "A100",
-        "NVIDIA H200": "H200",
-        "NVIDIA A10G": None,
-        "NVIDIA GeForce RTX 4090 Laptop GPU": None,
-        "cpu": None,
-    }
-    assert {name: card.name if (card := card_named(name)) else None for name in names} == names
-
-
-@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
-def test_every_choice_is_valid_fits_and_is_called_predicted(tmp_path, card):
-    choice = choose(card, tmp_path)
-    EngineConfig.model_validate(choice.engine)
-    assert choice.origin == PREDICTED
-    assert choice.memory_share <= 0.85
-    assert choice.first_audio_ms <= FIRST_AUDIO_GOAL_MS
-    assert choice.engine["slots"] >= 16
-    faster = choose(replace(card, bandwidth=2 * card.bandwidth), tmp_path)
-    assert faster.engine["slots"] >= choice.engine["slots"]
-    assert faster.audio_s_per_s > choice.audio_s_per_s
 
 
 def test_a_step_of_64_slots_on_an_h100_is_above_its_roofline_and_near_the_estimate():
@@ -54,47 +26,27 @@ def test_a_step_of_64_slots_on_an_h100_is_above_its_roofline_and_near_the_estima
     assert step_ms(engine.model_copy(update={"kv": "int8"}), H100) < step_ms(engine, H100)
 
 
-def test_memory_limits_the_slots_and_a_card_too_small_for_any_gets_none(tmp_path):
+def test_memory_limits_the_slots_and_a_card_too_small_for_any_gets_none():
     small = replace(H100, memory_gib=6.0)
-    assert choose(small, tmp_path).engine["slots"] < choose(H100, tmp_path).engine["slots"]
-    assert choose(small, tmp_path).memory_share <= 0.85
-    assert choose(small, tmp_path, share=0.7).memory_share <= 0.7
-    assert choose(replace(H100, memory_gib=2.0), tmp_path) is None
+    assert choose(small).engine.slots < choose(H100).engine.slots
+    assert choose(small).memory_share <= 0.85
+    assert choose(replace(H100, memory_gib=2.0)) is None
 
 
-def test_a_slow_card_rounds_to_8_bits_before_it_misses_the_goal(tmp_path):
-    choice = choose(card_named("NVIDIA L4"), tmp_path)
-    assert (choice.engine["weights"], choice.engine["kv"]) == ("int8", "int8")
-    slowest = choose(Card("slow", 24.0, 50e9, 5.0), tmp_path)
+def test_a_slow_card_rounds_to_8_bits_before_it_misses_the_goal():
+    slow, slowest = (choose(replace(SLOW, memory_rate=rate)) for rate in (300e9, 50e9))
+    assert slow.reaches_goal
+    assert slow.first_audio_ms <= FIRST_AUDIO_GOAL_MS
     assert not slowest.reaches_goal
-    assert (slowest.engine["weights"], slowest.engine["slots"]) == ("int8", 8)
-
-
-def test_a_measured_step_of_that_card_replaces_the_prediction(tmp_path):
-    result = {"hardware": {"device": "NVIDIA H100 80GB HBM3"}, "figures": {"step_128_slots_auto": {"step_ms": 1.5}}}
-    (tmp_path / "gpu-h100.json").write_text(json.dumps(result))
-    choice = choose(H100, tmp_path)
-    assert (choice.step_ms, choice.origin) == (1.5, "measured: gpu-h100.json")
-    assert choose(card_named("NVIDIA H200"), tmp_path).origin == PREDICTED
-    assert sum("measured: " in line for line in table(tmp_path)) == 1
-
-
-def test_the_written_configuration_is_valid_and_names_itself(tmp_path, capsys):
-    out = tmp_path / "here.yaml"
-    assert fit.main(["--gpu", "A10", "-o", str(out)]) == 0
-    checked = check_file(out)
-    engine = checked.app.pipeline.engine
-    assert (engine.device, engine.slots, engine.dtype) == ("cuda", 16, "bfloat16")
-    assert checked.app.source == str(out)
-    assert PREDICTED in capsys.readouterr().out
-    assert fit.main(["--gpu", "A10"]) == 0
-    assert "slots: 16" in capsys.readouterr().out
+    assert (slow.engine.weights, slow.engine.kv, slow.engine.slots) == ("int8", "int8", 16)
+    assert (slowest.engine.weights, slowest.engine.slots) == ("int8", 8)
+    assert "later than the goal of 150" in str(slowest)
 
 
 def test_without_a_gpu_it_says_why_and_what_to_do(monkeypatch, capsys):
-    monkeypatch.setattr(fit.torch.cuda, "is_available", lambda: False)
-    assert fit.main([]) == fit.EXIT_NO_GPU
-    assert "--gpu" in capsys.readouterr().err
+    monkeypatch.setattr(size.torch.cuda, "is_available", lambda: False)
+    assert size.main([]) == size.EXIT_NO_GPU
+    assert "configs/cpu.yaml" in capsys.readouterr().err
 
 
 PAPER = {  # name -> capability, GiB, multiprocessors, memory clock [kHz], bus [bit], clock [kHz]; true memory bandwidth [GB/s]
@@ -131,8 +83,8 @@ def on_paper(monkeypatch):
         found = {"name": card, "major": capability[0], "minor": capability[1], "total_memory": int(gib * GIB)}
         found |= {"multi_processor_count": multiprocessors, "memory_clock_rate": memory_clock, "memory_bus_width": bus}
         device = SimpleNamespace(**found | {"clock_rate": clock} | changes)
-        monkeypatch.setattr(fit.torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(fit.torch.cuda, "get_device_properties", lambda number: device)
+        monkeypatch.setattr(size.torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(size.torch.cuda, "get_device_properties", lambda number: device)
         monkeypatch.setattr(container, "sees_gpu", lambda: True)
 
     return put
@@ -143,10 +95,11 @@ def test_what_is_written_for_any_card_is_what_the_service_starts_with(name, core
     on_paper(name)
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     monkeypatch.setenv("CHATTTS_HOME", str(tmp_path))
-    assert fit.card_here().bandwidth / 1e9 == pytest.approx(PAPER[name][-1], rel=0.02)
-    assert fit.main(["-o", str(tmp_path / "fit.yaml")]) == 0
-    for path in (tmp_path / "fit.yaml", container.prepared({"CHATTTS_CHECKPOINT": "full-random"})):
+    assert size.card_here().memory_rate / 1e9 == pytest.approx(PAPER[name][-1], rel=0.02)
+    assert size.main(["-o", str(tmp_path / "size.yaml")]) == 0
+    for path in (tmp_path / "size.yaml", container.prepared({"CHATTTS_CHECKPOINT": "full-random"})):
         checked = check_file(path)
+        assert checked.app.source == str(path)
         pipeline, ingress = checked.app.pipeline, checked.deployment("Ingress")["num_replicas"]
         engine = pipeline.engine
         gib = PAPER[name][1] * GIB
@@ -155,30 +108,27 @@ def test_what_is_written_for_any_card_is_what_the_service_starts_with(name, core
         admitted = ingress * checked.app.limits.max_in_flight
         assert engine.slots + engine.max_waiting - ingress < admitted <= engine.slots + engine.max_waiting
         assert ingress * 2 + 1 + 3 <= max(cores, 6), "a replica that finds no core never starts"
-    assert "slots" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
-def test_what_is_written_for_a_named_card_is_valid(card, tmp_path):
-    assert fit.main(["--gpu", card.name, "-o", str(tmp_path / "fit.yaml")]) == 0
-    check_file(tmp_path / "fit.yaml")
+    assert "predicted: " in capsys.readouterr().out
+    faster = replace(size.card_here(), memory_rate=2 * size.card_here().memory_rate)
+    assert choose(faster).engine.slots >= engine.slots
+    assert choose(faster).audio_s_per_s > choose(size.card_here()).audio_s_per_s
 
 
 def test_a_card_that_is_too_old_or_does_not_describe_itself_is_refused(on_paper, capsys):
     on_paper("NVIDIA A10", name="Tesla T4", major=7, minor=5)
-    assert fit.main([]) == 1
+    assert size.main([]) == 1
     assert "compute capability 7.5" in capsys.readouterr().err
     on_paper("NVIDIA A10", memory_clock_rate=0)
-    assert fit.main([]) == 1
-    assert "name the nearest kind of GPU with --gpu" in capsys.readouterr().err
+    assert size.main([]) == 1
+    assert "tells no clock rates" in capsys.readouterr().err
 
 
 def test_a_result_that_the_service_would_refuse_is_not_written(on_paper, monkeypatch, tmp_path, capsys):
     on_paper("NVIDIA H100 80GB HBM3")
-    monkeypatch.setattr(fit, "derive", lambda document, choice, cores: None)
-    assert fit.main(["-o", str(tmp_path / "fit.yaml")]) == 1
+    monkeypatch.setattr(size, "derive", lambda document, choice: None)
+    assert size.main(["-o", str(tmp_path / "size.yaml")]) == 1
     assert "AcousticModel.max_ongoing_requests: 512 is below" in capsys.readouterr().err
-    assert not (tmp_path / "fit.yaml").exists()
+    assert not (tmp_path / "size.yaml").exists()
 
 
 def test_a_cache_that_would_fill_the_gpu_is_refused_with_both_numbers():
@@ -187,8 +137,3 @@ def test_a_cache_that_would_fill_the_gpu_is_refused_with_both_numbers():
     with pytest.raises(ConfigError, match=r"6144 MiB, 90% of the GPU's 10240 MiB .*\(3072 MiB are already\).*allows 85%"):
         refuse_too_full(6 * GIB, 7 * GIB, 10 * GIB, config)
     refuse_too_full(6 * GIB, 7 * GIB, 10 * GIB, config.model_copy(update={"gpu_memory_share": 0.95}))
-
-
-def test_the_page_on_operations_has_the_same_table():
-    page = (fit.FOLDER.parent / "docs/operations.md").read_text(encoding="utf-8")
-    assert "\n".join(table(fit.RESULTS)) in page
