@@ -1,106 +1,60 @@
-"""Browser: a headless Chromium that opens a page of ours, driven over its DevTools protocol."""
+"""Browser: Debian's Chromium without a window, driven by playwright."""
 
 import asyncio
-import base64
 import contextlib
-import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-import aiohttp
+from playwright import async_api
+from playwright.async_api import async_playwright
 
 from tests.support.services import needed_program
 
-START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 120.0
 SAYS = "document.body.innerText.slice(0, 2000)"
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--mute-audio",
-    "--window-size=800,760",
-)
 
 
 class Page:
-    """One tab."""
+    """One tab, `tab` for playwright."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self._socket = socket
-        self._asked = 0
+    def __init__(self, tab: async_api.Page) -> None:
+        self.tab = tab
         self.problems: list[str] = []
         """what the console was told: exceptions, what the page's policy forbids, files that are missing"""
+        tab.on("pageerror", lambda error: self.problems.append(str(error)))
+        tab.on("console", self._note)
 
-    async def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        """One command of the protocol and its answer."""
-        self._asked += 1
-        await self._socket.send_json({"id": self._asked, "method": method, "params": params})
-        async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            while True:
-                message = await self._socket.receive_json()
-                self._note(message)
-                if message.get("id") == self._asked:
-                    assert "error" not in message, message
-                    answer: dict[str, Any] = message["result"]
-                    return answer
-
-    def _note(self, message: dict[str, Any]) -> None:
-        params = message.get("params", {})
-        if message.get("method") == "Runtime.exceptionThrown":
-            self.problems.append(str(params["exceptionDetails"]))
-        elif message.get("method") == "Log.entryAdded" and params["entry"]["level"] == "error":
-            self.problems.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
+    def _note(self, message: async_api.ConsoleMessage) -> None:
+        if message.type == "error":
+            self.problems.append(f"{message.text} {message.location['url']}")
 
     async def run(self, script: str) -> Any:
         """The value of an expression in the page, awaited."""
-        answer = await self.ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in answer, answer
-        return answer["result"].get("value")
+        return await self.tab.evaluate(script)
 
     async def open(self, url: str) -> None:
         """Returns once the page is loaded."""
-        for domain in ("Runtime", "Log", "Page"):
-            await self.ask(f"{domain}.enable")
-        await self.ask("Page.navigate", url=url)
-        await self.until(f"location.href.startsWith({url!r}) && document.readyState === 'complete'")
+        await self.tab.goto(url)
 
     async def type(self, element: str, text: str) -> None:
         """As fingers do, into the element with that id, and on to the next one."""
-        await self.run(f"document.getElementById({element!r}).focus()")
-        await self.ask("Input.insertText", text=text)
+        await self.tab.focus(f"#{element}")
+        await self.tab.keyboard.insert_text(text)
         await self.run(f"document.getElementById({element!r}).blur()")
 
     async def click(self, selector: str) -> None:
         """With the mouse, in the middle of the element: browsers start sound after a real click alone."""
-        box = f"document.querySelector({selector!r})"
-        await self.until(f"{box} !== null && !{box}.disabled")
-        await self.run(f"{box}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
-        place = await self.run(f"(box => [box.x + box.width / 2, box.y + box.height / 2])({box}.getBoundingClientRect())")
-        for kind in ("mousePressed", "mouseReleased"):
-            await self.ask(
-                "Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1, pointerType="mouse"
-            )
+        await self.tab.click(selector)
 
-    async def press(self, key: str, *, modifiers: int = 0) -> None:
-        """A key, on whatever has the focus; modifiers: 1 Alt, 2 Ctrl, 8 Shift."""
-        codes = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35, " ": 32}
-        text = {"text": "\r"} if key == "Enter" and not modifiers else {}
-        for kind in ("keyDown", "keyUp"):
-            about = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key], "modifiers": modifiers, **text}
-            await self.ask("Input.dispatchKeyEvent", type=kind, **about)
+    async def press(self, keys: str) -> None:
+        """A key, such as Escape or Control+Enter, on whatever has the focus."""
+        await self.tab.keyboard.press(keys)
 
     async def look(self, *, width: int = 1000, height: int = 900, dark: bool = False) -> None:
         """A window of that size on a system with that theme."""
-        await self.ask(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
-        )
-        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        await self.ask("Emulation.setEmulatedMedia", features=[theme])
+        await self.tab.set_viewport_size({"width": width, "height": height})
+        await self.tab.emulate_media(color_scheme="dark" if dark else "light")
 
     async def until(self, condition: str) -> None:
         """Wait until an expression is true in the page."""
@@ -110,34 +64,40 @@ class Page:
                 raise AssertionError(f"never true: {condition}; the page says: {await self.run(SAYS)}")
             await asyncio.sleep(0.02)
 
-    async def picture(self) -> bytes:
-        """A PNG of what is seen."""
-        return base64.b64decode((await self.ask("Page.captureScreenshot", format="png"))["data"])
+
+class Browser:
+    """Chromium, and the event loop that its pages are used in."""
+
+    def __init__(self, runner: asyncio.Runner, chromium: async_api.Browser) -> None:
+        self._runner, self._chromium = runner, chromium
+
+    def visit(self, see: Callable[[Page], Awaitable[None]], *, script: str | None = None) -> None:
+        """Does what `see` does, in a tab with a storage of its own.
+
+        Args:
+            script: what runs before each page's own; the page's policy does not hold then.
+        """
+
+        async def go() -> None:
+            context = await self._chromium.new_context(bypass_csp=script is not None)
+            context.set_default_timeout(1000 * ANSWER_TIMEOUT_S)
+            async with context:
+                if script is not None:
+                    await context.add_init_script(script)
+                await see(Page(await context.new_page()))
+
+        self._runner.run(go())
 
 
 @contextlib.contextmanager
-def chromium(folder: Path) -> Iterator[int]:
-    """A browser with a profile in an empty folder; yields the port of its DevTools."""
+def chromium() -> Iterator[Browser]:
+    """A browser."""
     program = needed_program("chromium", "chromium")
-    port_file = folder / "DevToolsActivePort"
-    command = [program, *FLAGS, "--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with asyncio.Runner() as runner:
+        playwright = runner.run(async_playwright().start())
+        found = runner.run(playwright.chromium.launch(executable_path=program, args=["--disable-dev-shm-usage"]))
         try:
-            began = time.monotonic()
-            while not (port_file.exists() and "\n" in port_file.read_text()):
-                assert process.poll() is None, "chromium has ended"
-                assert time.monotonic() - began < START_TIMEOUT_S, "chromium does not start"
-                time.sleep(0.05)
-            yield int(port_file.read_text().splitlines()[0])
+            yield Browser(runner, found)
         finally:
-            process.terminate()
-
-
-@contextlib.asynccontextmanager
-async def browsing(port: int) -> AsyncIterator[Page]:
-    """The browser's one tab."""
-    async with aiohttp.ClientSession() as session:
-        async with session.get(f"http://127.0.0.1:{port}/json/list") as reply:
-            (tab,) = [found for found in await reply.json() if found["type"] == "page"]
-        async with session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-            yield Page(socket)
+            runner.run(found.close())
+            runner.run(playwright.stop())

@@ -2,13 +2,15 @@
 
 import asyncio
 import base64
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from playwright.async_api import Download
 
-from tests.support.browser import Page, browsing
+from tests.support.browser import Browser, Page
 from tests.support.waiting import until
 
 # Hears what the page gives to the audio device, block by block: a listener between the player and the device.
@@ -45,21 +47,15 @@ WORDS = "[...document.querySelectorAll('.word')].map(word => word.textContent)"
 FIRST_TEXT = "Hello there. This sentence is spoken while it is still being written."
 
 
-def visit(port: int, url: str, see: Callable[[Page], Awaitable[None]], *, hears: bool = False) -> None:
-    """Opens the page in a browser's tab and does what `see` does; nothing may be left in its console."""
+def visit(browser: Browser, url: str, see: Callable[[Page], Awaitable[None]], *, hears: bool = False) -> None:
+    """Opens the page in a browser's tab and does what `see` does."""
 
-    async def go() -> None:
-        async with browsing(port) as page:
-            if hears:
-                await page.ask("Page.enable")
-                await page.ask("Page.setBypassCSP", enabled=True)
-                await page.ask("Page.addScriptToEvaluateOnNewDocument", source=EAR)
-            await page.look()
-            await open_studio(page, url)
-            await see(page)
-            await page.ask("Page.navigate", url="about:blank")  # the next test's console is its own
+    async def go(page: Page) -> None:
+        await page.look()
+        await open_studio(page, url)
+        await see(page)
 
-    asyncio.run(go())
+    browser.visit(go, script=EAR if hears else None)
 
 
 async def open_studio(page: Page, url: str) -> None:
@@ -77,15 +73,13 @@ async def go_to(page: Page, section: str) -> None:
 
 async def write(page: Page, selector: str, text: str) -> None:
     """In place of what stands in a field."""
-    await page.run(f"(field => {{ field.focus(); field.select(); }})(document.querySelector({selector!r}))")
-    await page.ask("Input.insertText", text=text)
-    await page.run(f"document.querySelector({selector!r}).dispatchEvent(new Event('change', {{bubbles: true}}))")
+    await page.tab.fill(selector, text)
+    await page.tab.dispatch_event(selector, "change")
 
 
 async def choose(page: Page, selector: str, value: str) -> None:
     """An option of a select."""
-    field = f"document.querySelector({selector!r})"
-    await page.run(f"{field}.value = {value!r}; {field}.dispatchEvent(new Event('change', {{bubbles: true}}))")
+    await page.tab.select_option(selector, value)
 
 
 async def heard(page: Page) -> NDArray[np.int16]:
@@ -115,12 +109,17 @@ def sounding(pcm: bytes) -> NDArray[np.int16]:
 
 async def downloads(page: Page, folder: Path) -> None:
     """Lets the page save files there."""
-    await page.ask("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+
+    async def save(download: Download) -> None:
+        await asyncio.to_thread(shutil.copy, await download.path(), folder / f"{download.suggested_filename}.part")
+        (folder / f"{download.suggested_filename}.part").rename(folder / download.suggested_filename)
+
+    page.tab.on("download", save)
 
 
 async def file_in(folder: Path, name: str) -> bytes:
-    """A file, once it was saved whole: it lies beside its own unfinished form until then."""
-    await until(lambda: (folder / name).exists() and not list(folder.glob("*.crdownload")))
+    """A file, once it was saved whole."""
+    await until((folder / name).exists)
     return await asyncio.to_thread((folder / name).read_bytes)
 
 
@@ -131,6 +130,4 @@ async def minutes_later(page: Page) -> None:
 
 async def attach(page: Page, selector: str, file: Path) -> None:
     """A file to an input of files, as its dialogue would."""
-    root = (await page.ask("DOM.getDocument"))["root"]["nodeId"]
-    node = (await page.ask("DOM.querySelector", nodeId=root, selector=selector))["nodeId"]
-    await page.ask("DOM.setFileInputFiles", nodeId=node, files=[str(file)])
+    await page.tab.set_input_files(selector, file)

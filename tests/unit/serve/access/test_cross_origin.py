@@ -15,7 +15,7 @@ from serve.access.authentication import Authenticator
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.config.app_config import read_app_config
 from serve.http.api import create_api
-from tests.support.browser import Page, browsing, chromium
+from tests.support.browser import Page, chromium
 from tests.support.fakes import Speaker, make_services
 from tests.support.guarded import add, ring_of
 from tests.support.live_server import Live, serving
@@ -238,7 +238,7 @@ def attack(live: Live) -> str:
 
 
 @pytest.mark.slow
-def test_a_real_browser_carries_nothing_over_from_another_site(tmp_path: Path):
+def test_a_real_browser_carries_nothing_over_from_another_site():
     hostile = make_services(Speaker())
     with guarded(Authenticator()) as (live, speaker), serving(hostile) as elsewhere:
 
@@ -257,9 +257,5 @@ def test_a_real_browser_carries_nothing_over_from_another_site(tmp_path: Path):
             )
             assert speaker.opened == 1, "its own page speaks, by either name"
 
-        async def go(port: int) -> None:
-            async with browsing(port) as page:
-                await see(page)
-
-        with chromium(tmp_path / "profile") as port:
-            asyncio.run(go(port))
+        with chromium() as browser:
+            browser.visit(see)

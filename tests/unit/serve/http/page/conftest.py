@@ -1,11 +1,11 @@
-"""One browser for the tests of a file: each test's server has a port of its own, so nothing is shared but the window."""
+"""One browser for all tests of the page: each visit has a storage of its own."""
 
 import pytest
 
 from tests.support.browser import chromium
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with chromium(tmp_path_factory.mktemp("browser") / "profile") as port:
-        yield port
+@pytest.fixture(scope="session")
+def browser():
+    with chromium() as found:
+        yield found

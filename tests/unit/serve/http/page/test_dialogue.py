@@ -74,7 +74,7 @@ def test_a_dialogue_is_heard_and_read_along_with_names(browser, tmp_path: Path):
         await page.until("document.querySelector('#voice').options.length > 2")
         await opened(page, "voice-21")
         await write(page, "#dialogue-seed", "7")
-        await page.press("Enter", modifiers=2)
+        await page.press("Control+Enter")
         await page.until(FINISHED)
         await page.until(PLAYED)
         await has_heard(page, dialogue(live, **body_of(7, "voice-21")).content)
@@ -115,7 +115,7 @@ def test_turns_and_script_say_the_same_and_turns_have_their_own(browser):
         # A third turn: the one who spoke before the last one says it.
         await page.click("#add-turn")
         assert await page.run("document.activeElement.matches('#turns li:nth-child(3) textarea')")
-        await page.ask("Input.insertText", text="Well:\nBen: said he")
+        await page.tab.keyboard.insert_text("Well:\nBen: said he")
         assert await page.run("document.querySelector('#turns li:nth-child(3) .speaker').value") == "Anna"
         assert await page.run(f"{STATE}.script") == f"{SCRIPT}\nAnna: Well:\n Ben: said he"
         await page.click("#turns li:nth-child(2) summary")

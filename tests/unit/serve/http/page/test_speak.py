@@ -76,7 +76,7 @@ def test_what_is_heard_are_the_samples_of_the_api(browser):
 def test_the_demo_voice_is_heard_and_read_along(browser):
     async def see(page: Page) -> None:
         await write(page, "#seed", "7")
-        await page.press("Enter", modifiers=2)
+        await page.press("Control+Enter")
         await page.until(f"{FINISHED} && {PLAYED}")
         body = live.speak(input=FIRST_TEXT, seed=7, stream=False, timestamps="word").json()
         assert np.array_equal(await heard(page), sounding(live.speak(input=FIRST_TEXT, seed=7).content))
