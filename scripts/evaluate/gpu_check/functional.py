@@ -1,8 +1,7 @@
-"""Functional: what only a device's own code does: refine passes, ChatTTS's draws, preemption, a long prompt, a broken row.
+"""Functional: the same bits in every company, and what happens to sequences that are preempted, cut or broken.
 
-In:    a checkpoint, a device
+In:    a checkpoint, a device, a format
 Out:   promises
-Owns:  nothing
 Never: time
 """
 
@@ -21,7 +20,7 @@ from pipeline.types import Head, Lane, Prompt, SamplingParams, SchedulingParams,
 from scripts.evaluate.gpu_check.parity import common_steps
 from scripts.evaluate.gpu_check.report import Report
 from scripts.evaluate.gpu_check.runners import config_of, runner_class
-from scripts.evaluate.gpu_check.workload import Take, prompt, take
+from scripts.evaluate.gpu_check.workload import Format, Take, prompt, take, takes
 
 SHAPE = {"slots": 2, "steps_per_round": 2, "prefill_rows": 2, "block_steps": 1}
 LENGTHS = {"cuda": {"max_prompt": 640, "max_steps": 256}, "cpu": {"max_prompt": 128, "max_steps": 64}}
@@ -112,3 +111,40 @@ async def _interrupted(engine: Engine, spec: GptSpec, steps: int) -> list[Take]:
     urgent = replace(prompt(12, spec.width, URGENT_STEPS), scheduling=SchedulingParams(lane=Lane.INTERACTIVE))
     await take(engine, urgent, SamplingParams(seed=3, min_steps=URGENT_STEPS))
     return [await job for job in jobs]
+
+
+def check_equality(
+    report: Report, checkpoint: Checkpoint, device: str, how: Format, slots: int, steps: int, split: int | None = None
+) -> None:
+    """Checks for the same bits alone, crowded, in reused slots, in another engine, captured or eager.
+
+    Args:
+        split: positions of a split of attention; None: the engine's own choice.
+    """
+    name, place = (how.name, f"{slots} slots") if split is None else (how.name, f"{slots} slots, splits of {split}")
+    width, numbers = checkpoint.gpt_spec.width, list(range(slots * 2))
+    config = EngineConfig.model_validate(
+        how.settings(device)
+        | {"slots": slots, "max_prompt": 64, "max_steps": 256}
+        | {"steps_per_round": 4, "prefill_rows": 4, "kv_budget_mib": 32768, "attention_split": split}
+    )
+    with closing(Engine(config, checkpoint)) as engine:
+        beyond = min(len(prompt(number, width, steps).ids) for number in numbers) + steps
+        report.figure(f"{name}, {place}: positions", beyond, f"every sequence is {beyond} positions long or longer")
+        alone = [takes(engine, [number], width, steps)[0] for number in numbers[:8]]
+        graphs = engine.num_graphs
+        for what, order in (("crowded", numbers), ("in other slots", numbers[::-1])):
+            crowded = dict(zip(order, takes(engine, order, width, steps), strict=True))
+            promise_equal(report, f"{name}: alone = {what} ({place})", alone, [crowded[n] for n in numbers[:8]])
+        if device == "cuda":
+            report.promise(f"{name}: rounds are captured ({place})", graphs == 2, f"{graphs} CUDA graphs")
+            engine.drop_graphs()
+            promise_equal(report, f"{name}: captured = eager ({place})", alone, takes(engine, numbers[:8], width, steps))
+    del engine  # its memory, before the next one takes its own
+    with closing(Engine(config, checkpoint)) as engine:
+        promise_equal(report, f"{name}: another engine = this one ({place})", alone, takes(engine, numbers[:8], width, steps))
+
+
+def promise_equal(report: Report, what: str, expected: list[Take], found: list[Take]) -> None:
+    equal = sum(one.equals(other) for one, other in zip(expected, found, strict=True))
+    report.promise(what, equal == len(expected), f"{equal} of {len(expected)} bit-equal")

@@ -1,20 +1,26 @@
-"""Machine: what the device is, how fast its memory copies, what an empty node of a graph costs.
+"""Machine: what the device is, how fast its memory copies, and how long engine and vocoder take to start there.
 
-In:    a device
+In:    a device; a checkpoint
 Out:   figures
-Owns:  nothing
-Never: a checkpoint
+Never: a step's time
 """
 
 import os
 import shutil
 import subprocess
+import time
+from contextlib import ExitStack, closing
 
 import torch
 
+from pipeline.checkpoint.weights import Checkpoint
+from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
+from pipeline.engine.engine import Engine
 from pipeline.model.gpu.graphs import record, use_own_stream
 from pipeline.model.gpu.identity import driver_version
 from pipeline.model.gpu.prepare import prepare_gpu
+from pipeline.model.gpu.roofline import BESIDE, MIB, engine_bytes, needed_bytes
+from pipeline.vocoder.vocoder import Vocoder
 from scripts.bench.device_clock import seconds_on
 from scripts.bench.memory_bandwidth import copy_bandwidth
 from scripts.evaluate.gpu_check.report import Report
@@ -23,6 +29,8 @@ PROGRAMS = ("git", "gcc", "g++", "nvcc", "ncu", "nvidia-cuda-mps-control")
 NODES = 500
 ROWS = (1, 8, 16, 32, 64, 128)
 """slots of the engines in the other sections"""
+ENGINE = {"dtype": "bfloat16", "slots": 64, "steps_per_round": 4, "prefill_rows": 4, "max_waiting": 64, "kv_budget_mib": 8192}
+REHEARSED = {"slots": 2, "max_prompt": 64, "max_steps": 64}
 
 
 def measure_machine(report: Report, device: str) -> None:
@@ -67,3 +75,37 @@ def _measure_node(report: Report) -> None:
 
     node_us = seconds_on("cuda", record(work).replay, times=10) / NODES * 1e6
     report.figure("graph_node_us", node_us, f"{node_us:.2f} us")
+
+
+def measure_start(report: Report, checkpoint: Checkpoint, device: str) -> None:
+    """Starts an engine twice, for the second start finds compiled kernels, and a vocoder beside the second."""
+    is_gpu = device == "cuda"
+    engine = EngineConfig.model_validate((ENGINE if is_gpu else REHEARSED) | {"device": device})
+    vocoder = BESIDE if is_gpu else VocoderConfig()
+    found: dict[str, float] = {}
+    with ExitStack() as stack:
+        for which in ("first", "second"):
+            before, began = _used_mib(device), time.perf_counter()
+            built = Engine(engine, checkpoint)
+            found[f"{which}_engine_s"] = time.perf_counter() - began
+            found[f"{which}_engine_mib"] = _used_mib(device) - before
+            if which == "first":
+                built.close()
+            else:
+                stack.enter_context(closing(built))
+        began = time.perf_counter()
+        stack.enter_context(closing(Vocoder(vocoder, checkpoint))).warm_up()
+        found["vocoder_s"] = time.perf_counter() - began
+        found["used_mib"] = _used_mib(device)
+    if is_gpu:
+        found["predicted_engine_mib"] = engine_bytes(engine) / MIB
+        found["predicted_mib"] = needed_bytes(PipelineConfig(engine=engine, vocoder=vocoder)) / MIB
+    report.figure("start", found, ", ".join(f"{name} {value:.1f}" for name, value in found.items()))
+
+
+def _used_mib(device: str) -> float:
+    """Returns the memory of the GPU that is in use; 0 on a CPU."""
+    if device == "cpu":
+        return 0.0
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / MIB

@@ -1,13 +1,12 @@
-"""Parity: the device against the CPU, and fast formats against float32.
+"""Parity: the device against the CPU, fast formats against float32, the vocoder's samples alone and beside neighbours.
 
 In:    a checkpoint, a device
-Out:   promises
-Owns:  nothing
-Never: time
+Out:   promises; the time of a call of the vocoder
 """
 
 import importlib
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,20 +15,22 @@ from numpy.typing import NDArray
 
 from pipeline.checkpoint.in_torch import in_torch
 from pipeline.checkpoint.weights import Checkpoint
-from pipeline.config import EngineConfig
+from pipeline.config import EngineConfig, VocoderConfig
 from pipeline.engine import tensor_cache
 from pipeline.engine.engine import Engine
 from pipeline.engine.tensor_cache import DTYPES
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import ActiveExtent, Gpt
 from pipeline.model.linear import QuantisedLinear
-from scripts.evaluate.gpu_check.report import Report
+from pipeline.types import HiddenWindow
+from pipeline.vocoder.vocoder import Vocoder
+from pipeline.vocoder.windowed.windows import Schedule
+from scripts.evaluate.gpu_check.report import Report, seconds_each
 from scripts.evaluate.gpu_check.workload import BFLOAT16, EIGHT_BITS, FLOAT32, Format, takes
 
 STATE_TOLERANCE = 1e-3  # float32 on two devices: other kernels, other orders of summation
-
-
 MOVED_AT_MOST = 0.05  # probability that a fast mode may move between codes, on average
+SAMPLE_TOLERANCE = 1e-3
 
 
 def check_parity(report: Report, checkpoint: Checkpoint, device: str, steps: int) -> None:
@@ -101,3 +102,47 @@ def common_steps(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
     count = min(len(one), len(other))
     differ = np.nonzero((one[:count] != other[:count]).any(axis=1))[0]
     return int(differ[0]) if len(differ) else count
+
+
+def check_vocoder(report: Report, checkpoint: Checkpoint, device: str) -> None:
+    """Checks for the same samples as on the CPU and the same bits beside any neighbours, and times a call."""
+    rows, times = (8, 10) if device == "cuda" else (2, 1)
+    settings = {"method": "windows", "chunk_steps": (8, 48), "rows": rows}
+    windows = [_window(number, checkpoint.gpt_spec.width, VocoderConfig.model_validate(settings)) for number in range(rows)]
+    with closing(Vocoder(VocoderConfig.model_validate(settings), checkpoint)) as vocoder:
+        expected = vocoder.decode_batch(windows)
+    for matmul in ("float32", "tf32") if device == "cuda" else ("float32",):
+        config = VocoderConfig.model_validate(settings | {"device": device, "matmul": matmul})
+        with closing(Vocoder(config, checkpoint)) as vocoder:
+            vocoder.warm_up()
+            together = vocoder.decode_batch(windows)
+            alone = [vocoder.decode_batch([window])[0] for window in windows]
+            calls = {
+                count: seconds_each(partial(vocoder.decode_batch, windows[:count]), times) * 1e3
+                for count in (1, 2, 4, 8)[: rows.bit_length()]
+            }
+        error = max(float(np.abs(one - other).max()) for one, other in zip(expected, together, strict=True))
+        noise_db = 20 * np.log10(
+            np.linalg.norm(np.concatenate(expected))
+            / max(float(np.linalg.norm(np.concatenate(expected) - np.concatenate(together))), 1e-30)
+        )
+        if matmul == "float32":
+            report.promise("samples on the device = on the CPU", error <= SAMPLE_TOLERANCE, f"largest difference {error:.1e}")
+        equal = sum(one.tobytes() == other.tobytes() for one, other in zip(alone, together, strict=True))
+        report.promise(
+            f"{matmul}: a window alone = beside others", equal == len(windows), f"{equal} of {len(windows)} bit-equal"
+        )
+        shown = ", ".join(f"{count}: {milliseconds:.2f}" for count, milliseconds in calls.items())
+        report.figure(
+            f"vocoder_{matmul}",
+            {"call_ms": calls, "largest_error": error, "signal_to_error_db": float(noise_db)},
+            f"ms per call of n windows of 48 steps: {shown}; {noise_db:.0f} dB over the difference to the CPU",
+        )
+
+
+def _window(number: int, width: int, config: VocoderConfig) -> HiddenWindow:
+    """Returns a full window of random states, which follow from `number`."""
+    steps, body = Schedule(config.chunks(incremental=False), config.look_ahead).shapes[-1]
+    frames = np.random.default_rng(number).standard_normal((steps, width)).astype(np.float32)
+    start = config.look_ahead
+    return HiddenWindow(frames, 0, steps, start, start + body, is_last=False)

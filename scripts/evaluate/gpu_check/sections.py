@@ -16,22 +16,19 @@ from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.paths import cache_home
 from scripts.bench.record import step_figure
-from scripts.evaluate.gpu_check.attention import measure_attention
-from scripts.evaluate.gpu_check.equality import check_equality
-from scripts.evaluate.gpu_check.functional import check_functional
-from scripts.evaluate.gpu_check.machine import measure_machine
-from scripts.evaluate.gpu_check.parity import check_agreement, check_parity
+from scripts.evaluate.gpu_check.functional import check_equality, check_functional
+from scripts.evaluate.gpu_check.machine import measure_machine, measure_start
+from scripts.evaluate.gpu_check.parity import check_agreement, check_parity, check_vocoder
 from scripts.evaluate.gpu_check.report import Report
 from scripts.evaluate.gpu_check.speech import measure_speech
-from scripts.evaluate.gpu_check.start import measure_start
 from scripts.evaluate.gpu_check.timing import (
+    measure_attention,
     measure_equality_cost,
     measure_nodes,
     measure_prefill,
     measure_rounds,
     measure_steps,
 )
-from scripts.evaluate.gpu_check.vocoder import check_vocoder
 from scripts.evaluate.gpu_check.workload import BFLOAT16, EIGHT_BITS, FLOAT32, Format, Kept, decodable
 
 EQUAL_SLOTS = (8, 16, 64, 128)

@@ -23,8 +23,8 @@ from pipeline.engine import tensor_cache
 from pipeline.model.gpt import Gpt
 from scripts.evaluate.gpu_check import __main__ as gpu_check
 from scripts.evaluate.gpu_check import call
-from scripts.evaluate.gpu_check.equality import promise_equal
 from scripts.evaluate.gpu_check.findings import add, read
+from scripts.evaluate.gpu_check.functional import promise_equal
 from scripts.evaluate.gpu_check.report import Report
 from scripts.evaluate.gpu_check.sections import FIRST, Section, sections
 from scripts.evaluate.gpu_check.workload import Kept, Take

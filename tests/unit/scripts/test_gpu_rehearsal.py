@@ -15,15 +15,11 @@ from pipeline.engine.kv_cache import refuse_too_full, slot_bytes, slots_within_b
 from pipeline.errors import NonFiniteOutput
 from pipeline.types import Lane
 from scripts.evaluate.gpu_check import (
-    attention,
-    equality,
     functional,
     machine,
     parity,
     speech,
-    start,
     timing,
-    vocoder,
 )
 from scripts.evaluate.gpu_check import sections as plan
 from scripts.evaluate.gpu_check.__main__ import arguments
@@ -144,11 +140,11 @@ async def closed_loop(engine: PaperEngine, decoder: object, width: int, slots: i
 
 @pytest.fixture
 def paper(monkeypatch) -> None:
-    for module in (timing, equality, functional, parity, speech, start):
+    for module in (timing, functional, parity, speech, machine):
         monkeypatch.setattr(module, "Engine", PaperEngine)
-    for module in (speech, vocoder, start):
+    for module in (speech, parity, machine):
         monkeypatch.setattr(module, "Vocoder", PaperVocoder)
-    for module in (timing, equality, parity, speech):
+    for module in (timing, functional, parity, speech):
         monkeypatch.setattr(module, "takes", takes)
     monkeypatch.setattr(functional, "take", take)
     monkeypatch.setattr(functional, "runner_class", lambda: None)
@@ -160,11 +156,11 @@ def paper(monkeypatch) -> None:
     real = torch.Tensor.to
     monkeypatch.setattr(torch.Tensor, "to", lambda self, *to, **named: self if "cuda" in to else real(self, *to, **named))
     monkeypatch.setattr(parity, "_along", lambda *given: torch.full((4, 4), 0.25))
-    monkeypatch.setattr(attention, "use_own_stream", lambda **named: None)
-    monkeypatch.setattr(attention.torch, "device", lambda name: name)
-    monkeypatch.setattr(attention.tensor_cache, "zeros", lambda *given: SimpleNamespace(tensors=(), keys=None))
-    monkeypatch.setattr(attention, "_all_layers", lambda *given: None)
-    monkeypatch.setattr(attention, "_seconds", lambda device, work: 1e-5)
+    monkeypatch.setattr(timing, "use_own_stream", lambda **named: None)
+    monkeypatch.setattr(timing.torch, "device", lambda name: name)
+    monkeypatch.setattr(timing.tensor_cache, "zeros", lambda *given: SimpleNamespace(tensors=(), keys=None))
+    monkeypatch.setattr(timing, "_all_layers", lambda *given: None)
+    monkeypatch.setattr(timing, "_seconds", lambda device, work: 1e-5)
     monkeypatch.setattr(machine, "copy_bandwidth", lambda device: 3e12)
     monkeypatch.setattr(machine, "_measure_node", lambda report: None)
     monkeypatch.setattr(machine, "prepare_gpu", lambda **named: None)
