@@ -77,7 +77,6 @@ generate: $(VENV)/ready-test  ## write the files that are made from others: mani
 
 constraints: $(VENV)/ready-test  ## pin what serving needs in the versions installed here; hashes and licences of the image
 	$(RUN) -m scripts.generate.constraints
-	$(RUN) -m scripts.generate.supply
 
 clean:  ## remove the virtual environment and every cache of the tools
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis *.egg-info

@@ -24,9 +24,11 @@ import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -35,10 +37,10 @@ from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.engine import tensor_cache
 from pipeline.errors import CheckpointError
-from pipeline.model.cpu.native import NativeDecoder
+from pipeline.model.cpu.native import Cache, NativeDecoder
 from pipeline.model.cpu.packing import Weights
 from pipeline.model.embedding import Embedding
-from pipeline.model.gpt import ActiveExtent, Gpt
+from pipeline.model.gpt import ActiveExtent, Gpt, KeysValues
 from pipeline.model.linear import QuantisedLinear
 from pipeline.model.sampling import RowParams, draw, filter_logits
 from pipeline.model.uniforms import counter_uniforms
@@ -46,7 +48,6 @@ from pipeline.native.compiler import NativeUnavailable
 from pipeline.paths import cache_home
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import Head, Prompt, SamplingParams, Segment, Voice
-from scripts.evaluate.native_gpt import NativeGpt
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,42 @@ class Agreement:
     argmax: float
     top_20: float
     moved: float
+
+
+class NativeGpt:
+    """The native decoder with the interface of Gpt; the tensors of its cache are changed in place."""
+
+    def __init__(self, decoder: NativeDecoder) -> None:
+        self.decoder = decoder
+
+    def __call__(
+        self, x: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, cache: tuple[torch.Tensor, ...]
+    ) -> torch.Tensor:
+        """Advances slots: several by one position each, or one by consecutive positions."""
+        arrays = tuple(map(as_array, cache))
+        return torch.from_numpy(self.decoder(as_array(x), as_array(slots), as_array(positions), arrays))
+
+    def decode(self, x: torch.Tensor, positions: torch.Tensor, cache: KeysValues, extent: ActiveExtent) -> torch.Tensor:
+        """Advances every slot of the extent by one position, as Gpt.decode does."""
+        used = slice(extent.slots)
+        return self(x[used], torch.arange(extent.slots), positions[used], cache.tensors)
+
+    def prefill(self, x: torch.Tensor, slots: torch.Tensor, last: torch.Tensor, cache: KeysValues) -> torch.Tensor:
+        """Computes prompts, as Gpt.prefill does."""
+        prompts = [as_array(prompt[: end + 1]) for prompt, end in zip(x, last.tolist(), strict=True)]
+        return torch.from_numpy(self.decoder.prefill(prompts, slots.tolist(), tuple(map(as_array, cache.tensors))))
+
+    def cache(self, *tensors: torch.Tensor) -> Cache:
+        """Returns the cache as decode.cpp takes it."""
+        return self.decoder.cache(*map(as_array, tensors))
+
+
+def as_array(tensor: torch.Tensor) -> NDArray[Any]:
+    """Returns an array of the same memory; bfloat16 becomes its bits."""
+    if tensor.dtype is torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(np.uint16)
+    array: NDArray[Any] = tensor.numpy()
+    return array
 
 
 class Stepper:

@@ -1,33 +1,44 @@
 """Generate: writes every committed file that is generated, or checks all of them. `python -m scripts.generate [--check]`
 
-In:    configs/, the tables beside this file, the configuration models, pypinyin and ChatTTS
+In:    configs/, the tables beside this file, the configuration models, Riva's .proto file, pypinyin and ChatTTS
 Out:   the files, or exit code 1 and the names of those that differ; what an overlay cannot write
-Owns:  nothing
 Never: Ray
 """
 
 import argparse
 import sys
+import tempfile
 from pathlib import Path
 
-from scripts.generate import (
-    configuration_reference,
-    glossary,
-    k8s_config,
-    monitoring,
-    mounts,
-    pinyin_table,
-    ray_env,
-    riva_protocol,
-)
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.json_format import MessageToJson
+from grpc_tools import protoc
+
+from scripts.generate import glossary, k8s_config, monitoring, mounts, pinyin_table
+from scripts.operate.config_reference import markdown
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATORS = (configuration_reference, glossary, k8s_config, monitoring, pinyin_table, ray_env, riva_protocol)
+RIVA = ROOT / "serve/doors/riva/riva_tts.proto"
 
 
 def all_files() -> dict[Path, str]:
     """Returns path -> text of every generated file."""
-    return {path: text for generator in GENERATORS for path, text in generator.files().items()}
+    found = {ROOT / "docs/configuration-reference.md": markdown(), RIVA.with_suffix(".json"): riva_protocol()}
+    return found | glossary.files() | k8s_config.files() | monitoring.files() | pinyin_table.files()
+
+
+def riva_protocol() -> str:
+    """Returns the descriptors of Riva's .proto file as JSON, which serve/doors/riva/protocol.py makes messages of.
+
+    Raises:
+        RuntimeError: protoc refuses the file.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "set"
+        if protoc.main(["protoc", f"--proto_path={RIVA.parent}", f"--descriptor_set_out={found}", RIVA.name]):
+            raise RuntimeError(f"protoc refuses {RIVA}")
+        described = FileDescriptorSet.FromString(found.read_bytes())
+    return MessageToJson(described, indent=1) + "\n"
 
 
 def outdated(files: dict[Path, str]) -> list[Path]:

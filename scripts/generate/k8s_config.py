@@ -1,19 +1,19 @@
-"""Kubernetes config: embeds configs/*.yaml into the Kubernetes overlays.
+"""Kubernetes config: embeds configs/*.yaml into the Kubernetes overlays, and writes the environment of Ray's pods.
 
-In:    the configuration each overlay deploys
+In:    the configuration each overlay deploys; the table of scripts/launch/ray_environment.py
 Out:   k8s/overlays/*/serve-config.yaml, the same text as a patch of the RayService; doors.yaml and doors-policy.yaml, which
-       open the ports of gRPC and Wyoming where the configuration has them; written by `python -m scripts.generate`
-Owns:  those files
+       open the ports of gRPC and Wyoming where the configuration has them; k8s/base/ray-env.yaml
 Never: a value of its own
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from pipeline.yaml_loader import parse_yaml
+from scripts.launch.ray_environment import Place, variables
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERLAYS = {"dev": "configs/k8s-dev.yaml", "prod": "configs/k8s-prod.yaml"}
@@ -30,6 +30,15 @@ metadata:
   name: chattts
 spec:
   serveConfigV2: |
+"""
+ENVIRONMENT_HEAD = """\
+# Written by `python -m scripts.generate` from scripts/launch/ray_environment.py: the environment of every Ray process, on the
+# head and on all workers alike.
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: chattts-ray-env
+data:
 """
 
 
@@ -64,7 +73,7 @@ def _add(path: str, value: dict[str, Any]) -> dict[str, Any]:
 
 def files() -> dict[Path, str]:
     """Returns path -> text of every generated file."""
-    found = {}
+    found = {ROOT / "k8s/base/ray-env.yaml": ENVIRONMENT_HEAD + "".join(environment_lines())}
     for overlay, config in OVERLAYS.items():
         found[patch_path(overlay)] = patch_of(config)
         doors = doors_of(parse_yaml((ROOT / config).read_text(encoding="utf-8")))
@@ -72,6 +81,13 @@ def files() -> dict[Path, str]:
         for name, patch in zip(("doors", "doors-policy"), doors_patches(doors, WORKER_GROUPS[overlay]), strict=True):
             found[patch_path(overlay).with_name(f"{name}.yaml")] = head + yaml.safe_dump(patch, sort_keys=False)
     return found
+
+
+def environment_lines() -> Iterator[str]:
+    """Yields a line of the map for each variable."""
+    for row in variables(Place.PODS):
+        value = f'"{row.value}"' if row.value.replace(".", "").isdigit() else row.value
+        yield f"  {row.name}: {value}" + f"  # {row.why}" * bool(row.why) + "\n"
 
 
 def patch_path(overlay: str) -> Path:

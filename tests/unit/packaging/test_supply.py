@@ -10,7 +10,7 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from scripts.generate.supply import NOT_STATED, license_of
+from scripts.generate.constraints import NOT_STATED, license_of
 from tests.support.image import steps
 
 ROOT = Path(__file__).resolve().parents[3]

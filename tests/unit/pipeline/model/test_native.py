@@ -19,7 +19,7 @@ from pipeline.model.quantise import dequantise, quantise
 from pipeline.native.compiler import NativeUnavailable
 from pipeline.native.instructions import Instructions, usable
 from pipeline.native.memory import BFLOAT16
-from scripts.evaluate.native_gpt import NativeGpt
+from scripts.evaluate.quality_gate import NativeGpt
 from tests.support.effort import examples
 from tests.support.four_bit import FourBitLinear
 from tests.support.machine import needs_instructions, needs_native, needs_tiles

@@ -17,7 +17,7 @@ from pipeline.model.gpt import KeysValues
 from pipeline.model.quantise import dequantise, quantise
 from pipeline.model.sampling import RowParams, draw, filter_logits, penalty_powers
 from pipeline.spec import CODEBOOKS, REPETITION_WINDOW
-from scripts.evaluate.native_gpt import NativeGpt, as_array
+from scripts.evaluate.quality_gate import NativeGpt, as_array
 from tests.support.effort import examples
 from tests.support.machine import needs_native
 

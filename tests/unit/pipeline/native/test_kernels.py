@@ -24,7 +24,7 @@ from pipeline.native import instructions as sets
 from pipeline.native.compiler import COMMON_FLAGS, HEADERS, library
 from pipeline.native.instructions import FLAGS, Instructions, usable
 from pipeline.native.memory import PANEL, pack
-from scripts.evaluate.native_gpt import as_array
+from scripts.evaluate.quality_gate import as_array
 from tests.support.four_bit import LEVELS, rounded_inputs, weights_of
 from tests.support.machine import needs_native
 from tests.support.services import needed_program
