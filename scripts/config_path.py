@@ -2,7 +2,6 @@
 
 In:    a path, or the name of a configuration that comes with the package (`dev`, `cpu`, ...)
 Out:   a path
-Owns:  nothing
 Never: reading the file
 """
 

@@ -2,7 +2,6 @@
 
 In:    the device settings of a configuration; this machine
 Out:   sentences about what is wrong, with advice
-Owns:  nothing
 Never: allocating on the GPU
 """
 

@@ -1,8 +1,6 @@
 """Findings: what doctor says about one thing that it looked at.
 
-In:    nothing
 Out:   Finding, Status
-Owns:  nothing
 Never: a check
 """
 

@@ -2,7 +2,6 @@
 
 In:    a path on a command line
 Out:   the path, if a file can be written there
-Owns:  nothing
 Never: writing it
 """
 

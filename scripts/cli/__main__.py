@@ -2,7 +2,6 @@
 
 In:    the words of the command line
 Out:   the command's exit code
-Owns:  nothing
 Never: a command of its own
 """
 

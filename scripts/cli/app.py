@@ -2,7 +2,6 @@
 
 In:    the words of the command line
 Out:   help, completion, or the exit code of the command that was run
-Owns:  nothing
 Never: an option of a command: the parser in the command's own module reads everything after the command's name
 """
 

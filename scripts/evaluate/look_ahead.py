@@ -2,7 +2,6 @@
 
 In:    --checkpoint
 Out:   per look-ahead and for `latency: low` the distance to the exact audio, and the words misheard; JSON, to --out if given
-Owns:  nothing
 Never: another seed or text for one of the rows: all of them decode the same steps
 
     python -m scripts.evaluate.look_ahead --checkpoint demo --out scripts/evaluate/results/look_ahead-demo.json

@@ -2,7 +2,6 @@
 
 In:    a folder with a kustomization.yaml
 Out:   its documents
-Owns:  nothing
 Never: a guess: a key, an operation or a target it does not know is a ValueError
 """
 

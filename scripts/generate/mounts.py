@@ -2,7 +2,6 @@
 
 In:    an overlay, rendered; its configuration
 Out:   a sentence per pod and folder
-Owns:  nothing
 Never: a cluster
 """
 

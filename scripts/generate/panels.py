@@ -2,7 +2,6 @@
 
 In:    metrics of serve/observability/metrics/definitions.py and of Ray
 Out:   PANELS
-Owns:  nothing
 Never: a metric that is not exported (tests/unit/k8s/test_monitoring.py)
 """
 

@@ -2,7 +2,6 @@
 
 In:    names of metrics
 Out:   PromQL
-Owns:  nothing
 Never: a name of its own
 """
 

@@ -2,7 +2,6 @@
 
 In:    the processes of a service, their open ports
 Out:   text for a terminal
-Owns:  nothing
 Never: expected ports: it lists those the kernel reports
 """
 

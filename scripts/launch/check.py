@@ -2,7 +2,6 @@
 
 In:    a configuration file
 Out:   Settings as a line on stdout; or why it cannot start, on stderr, and exit code 1
-Owns:  nothing
 Never: starting anything; staying: scripts/launch/start.py waits without what this has loaded
 """
 

@@ -2,7 +2,6 @@
 
 In:    a pipeline's configuration; this machine
 Out:   a sentence on what needs it and what to do
-Owns:  nothing
 Never: torch itself; it compiles machine code, as a start does, only where PyTorch is missing
 """
 

@@ -1,6 +1,5 @@
 """Ray environment: the table of the variables that every Ray process of the service needs, and why. `chattts-serve env`
 
-In:    nothing
 Out:   the variables for a place: one machine under `chattts-serve start`, machines of `ray start`, pods of k8s/
 Owns:  the table: start.py and k8s/base/ray-env.yaml are made from it
 Never: Ray; a variable's value in a second place

@@ -2,7 +2,6 @@
 
 In:    JSON of scripts/launch/check.py
 Out:   Settings
-Owns:  nothing
 Never: Ray: a process that only waits would hold 70 MB for the checks of one file
 """
 

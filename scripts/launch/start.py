@@ -3,7 +3,6 @@
 In:    a configuration file
 Out:   a running service, until Ctrl-C, or until SIGTERM has let every stream end; exit code 1 when it could not start or died;
        with --restart, when it died too often
-Owns:  nothing
 Never: Ray, which the process that waits would hold for nothing (check.py); joining a Ray cluster that runs already: what is
        started here is ended here
 """

@@ -2,7 +2,6 @@
 
 In:    paths
 Out:   exit code 0 if all of them are valid, else 1 and every mistake on stderr
-Owns:  nothing
 Never: starting anything
 """
 

@@ -2,7 +2,6 @@
 
 In:    the configuration models
 Out:   a page: one section per group of keys, one row per key
-Owns:  nothing
 Never: a value of one environment (show_config prints those)
 """
 

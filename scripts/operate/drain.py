@@ -2,7 +2,6 @@
 
 In:    a configuration file, the address of a Ray cluster
 Out:   exit code 0 once every stream has ended, 1 if some were left after --grace or the cluster does not answer
-Owns:  nothing
 Never: stopping anything; a drained service is not ready and answers 503 `draining` until it is stopped or redeployed
 """
 

@@ -2,7 +2,6 @@
 
 In:    an environment's file, or the store itself; a name
 Out:   the key; the list; replicas follow within keys.refresh_s; with --close, keys.open: false in the file
-Owns:  nothing
 Never: a key in the store, which holds a hash of the secret
 """
 

@@ -2,7 +2,6 @@
 
 In:    the address of a Ray cluster; a node of it
 Out:   exit code 0 once nothing of Serve runs on the node, 1 if something was left after --grace or no cluster answers
-Owns:  nothing
 Never: stopping anything; a machine that is leaving takes no new work until it is stopped
 """
 

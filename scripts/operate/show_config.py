@@ -4,7 +4,6 @@ Usage: `chattts-serve config show configs/dev.yaml`, `chattts-serve config show 
 
 In:    a path
 Out:   one line per value: path, value, `file` or `default`, meaning and unit; with --markdown one table row per key
-Owns:  nothing
 Never: starting anything
 """
 

@@ -2,7 +2,6 @@
 
 In:    a file of torch.save: an embedding, or a speaker string
 Out:   the speaker string, alone or as an entry for configs/voices.yaml
-Owns:  nothing
 Never: pickled code: weights-only loading accepts tensors and plain values and refuses everything else
 
 The service itself reads no .pt file; a speaker string holds all of a voice.

@@ -2,7 +2,6 @@
 
 In:    a kind and an empty or absent folder
 Out:   the folder in upstream's layout, with SHA256SUMS
-Owns:  nothing
 Never: the network, the cache folder
 """
 

@@ -1,6 +1,5 @@
 """Every kernel through Triton's compiler to a GPU's machine code, with no GPU; test_kernels.py runs it in its own process.
 
-In:    nothing
 Out:   a line a kernel: name, dtype, bytes; a traceback for one that does not compile, or needs more than a GPU has
 """
 

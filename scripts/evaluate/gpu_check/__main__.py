@@ -4,7 +4,6 @@ In:    a device, a checkpoint, names of sections; README.md has the plan of a fi
 Out:   one line per section and a short table; a JSON file with hardware, commit and all findings, written after each of them,
        which several calls fill; a log of everything printed beside it; exit code 0 when every promise holds and every section
        ran
-Owns:  nothing
 Never: what a bare machine lacks, beyond NEEDED: no git, no network. torch, before it is known that nothing is missing
 
 Aims are figures that the project wants to reach on one large GPU; a missed aim is no failure. Parity is checked against

@@ -2,7 +2,6 @@
 
 In:    a device, settings of an engine, a checkpoint
 Out:   a runner; calls without arguments
-Owns:  nothing
 Never: sequences, time
 """
 

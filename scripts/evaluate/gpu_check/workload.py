@@ -2,7 +2,6 @@
 
 In:    an engine, a checkpoint
 Out:   Takes: all steps of a sequence
-Owns:  nothing
 Never: verdicts: those are the sections'
 """
 
