@@ -38,7 +38,7 @@ def riva_protocol() -> str:
         if protoc.main(["protoc", f"--proto_path={RIVA.parent}", f"--descriptor_set_out={found}", RIVA.name]):
             raise RuntimeError(f"protoc refuses {RIVA}")
         described = FileDescriptorSet.FromString(found.read_bytes())
-    return MessageToJson(described, indent=1) + "\n"
+    return f"{MessageToJson(described, indent=1)}\n"
 
 
 def outdated(files: dict[Path, str]) -> list[Path]:

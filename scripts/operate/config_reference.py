@@ -110,8 +110,8 @@ def _model_in(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
 def _type(annotation: Any, metadata: list[Any]) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        bounds = [each for part in arguments[1:] for each in getattr(part, "metadata", [part])]
-        return _type(arguments[0], bounds)
+        inner = [each for part in arguments[1:] for each in getattr(part, "metadata", [part])]
+        return _type(arguments[0], inner)
     if origin is Literal:
         return " or ".join(f"`{value}`" for value in arguments)
     if origin in (Union, UnionType):

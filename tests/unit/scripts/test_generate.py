@@ -52,7 +52,6 @@ def test_bounds_defaults_and_units_are_written_out():
     assert "| `failure_threshold` | integer 1 to 100 | `3` |" in page
     assert "| `loudness_lufs` | -40 to -10 or null | `-20` LUFS |" in page
     assert "| `method` | `auto` or `incremental` or `windows` | `auto` |" in page
-    assert "| `version` | text | required |" in page
 
 
 def test_the_glossary_is_short():
