@@ -128,8 +128,11 @@ def _signal(targets: list[Process], number: signal.Signals) -> None:
 
 def listeners() -> list[Listener]:
     """Returns every open TCP port of this machine."""
-    found = (each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN)
-    return [Listener(*each.laddr, each.pid) for each in found]
+    return [
+        Listener(each.laddr.ip, each.laddr.port, each.pid)
+        for each in psutil.net_connections("tcp")
+        if each.laddr and each.status == psutil.CONN_LISTEN
+    ]
 
 
 def is_free(host: str, port: int) -> bool:
