@@ -73,7 +73,7 @@ ERROR_SPECS: dict[type[SynthesisError], ErrorSpec] = {
     VoiceExists: ErrorSpec(409, "conflict_error", "voice_exists", False),
     ReadOnlyVoice: ErrorSpec(403, "permission_error", "voice_read_only", False),
     NotTheOwner: ErrorSpec(403, "permission_error", "not_the_owner", False),
-    ShareUsedUp: ErrorSpec(413, "invalid_request_error", "share_used_up", False),
+    ShareUsedUp: ErrorSpec(507, "invalid_request_error", "share_used_up", False),
     ReferenceRejected: ErrorSpec(422, "invalid_request_error", "reference_rejected", False),
     InvalidSsml: ErrorSpec(400, "invalid_request_error", "invalid_ssml", False),
     InvalidDocument: ErrorSpec(400, "invalid_request_error", "invalid_document", False),

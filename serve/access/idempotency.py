@@ -2,7 +2,7 @@
 
 In:    a tenant, its key, a body
 Out:   a seed; whether the request is a repetition, and charged for; a 409 for another body; the resume token of its reply
-Owns:  the bodies that keys in this process stand for, and the tokens of their replies, bounded
+Owns:  the bodies that keys in this process stand for, and the tokens of their replies, bounded, in fair shares of tenants
 Never: a body, a text: a hash that the key itself salts
 
 The seed is derived from tenant and key, so that every replica returns the same audio, whether or not it can reach the others.
@@ -14,10 +14,10 @@ import json
 import re
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
+from serve.access.claims import Places
 from serve.errors import ApiError, ErrorSpec, bad_request
 
 HEADER = "Idempotency-Key"
@@ -25,12 +25,13 @@ KEY = re.compile(r"[\x21-\x7e]{1,255}")
 MOST_KEYS = 20_000  # of this process; one that is charged for takes a second place, and one with a token another
 TTL_S = 86_400.0
 DIGEST_BYTES = 32
+NAME_LETTERS = 32  # of a digest in hexadecimal
 AMBIGUOUS = b"ambiguous"
 """in the place of a token: the replies to its key differ"""
 
 
 class ClaimStore(Protocol):
-    """Claims shared by all replicas: pipeline/cache/redis.py, or serve/access/claims.py on one machine."""
+    """Claims shared by all replicas: serve/access/claims.py."""
 
     async def claim(self, name: str, content: bytes, ttl_s: float) -> bytes | None:
         """Stores the content unless the name is taken. Returns what is stored now; None if the store does not answer."""
@@ -54,7 +55,7 @@ class Idempotency:
         self._shared = shared
         self._ttl_s = ttl_s
         self._clock = clock
-        self._own: OrderedDict[str, tuple[float, bytes]] = OrderedDict()  # name -> until when, content that claimed it
+        self._own = Places(MOST_KEYS)
 
     async def is_repeated(self, tenant: str, key: str, raw: bytes) -> bool:
         """Claims the key for this body, valid JSON. Returns True if the same request was sent before.
@@ -130,8 +131,8 @@ class Idempotency:
         """Claims the charge of a body. Returns True if another request has it; this process then keeps no claim of its own."""
         claim = body + secrets.token_bytes(8)
         is_overtaken = await self._is_known(name, claim)
-        if is_overtaken and self._own.get(name, (0.0, b""))[1] == claim:
-            del self._own[name]
+        if is_overtaken and self._own.get(name, self._clock()) == claim:
+            self._own.remove(name)
         return is_overtaken
 
     async def _is_known(self, name: str, claim: bytes) -> bool:
@@ -150,9 +151,9 @@ class Idempotency:
 
     async def _read(self, name: str) -> set[bytes]:
         """Returns what a name stands for, in this process and in the shared store; empty: nothing that is known."""
-        until, own = self._own.get(name, (0.0, b""))
+        own = self._own.get(name, self._clock())
         shared = None if self._shared is None else await self._shared.claimed(name)
-        return {shared or b"", own if until > self._clock() else b""} - {b""}
+        return {each for each in (own, shared) if each}
 
     async def _claimed(self, name: str, content: bytes) -> list[bytes]:
         """Returns what a name stands for, in this process and in the shared store, which may be away."""
@@ -162,20 +163,16 @@ class Idempotency:
         return kept
 
     async def _release(self, name: str) -> None:
-        self._own.pop(name, None)
+        self._own.remove(name)
         if self._shared is not None:
             await self._shared.release(name)
 
     def _claim(self, name: str, claim: bytes) -> bytes:
         now = self._clock()
-        until, kept = self._own.get(name, (0.0, b""))
-        if until > now:
-            return kept
-        self._own[name] = (now + self._ttl_s, claim)
-        self._own.move_to_end(name)
-        if len(self._own) > MOST_KEYS:
-            self._own.popitem(last=False)
-        return claim
+        known = self._own.get(name, now)
+        if known is None:
+            self._own.put(name, claim, now + self._ttl_s, now)
+        return claim if known is None else known
 
 
 def checked_key(given: str | None) -> str | None:
@@ -195,7 +192,7 @@ def seed_of(tenant: str, key: str) -> int:
 
 
 def _name(tenant: str, key: str, what: str = "key") -> str:
-    return f"idempotency:{_digest(what, tenant, key).hex()}"
+    return f"{tenant}:{_digest(what, tenant, key).hex()[:NAME_LETTERS]}"
 
 
 def _body(tenant: str, key: str, raw: bytes) -> bytes:

@@ -19,6 +19,7 @@ from pathlib import Path
 from pipeline.books.shelf import Shelf
 from pipeline.books.track import Track
 from pipeline.errors import AtCapacity, Conflict, StoreUnavailable
+from pipeline.store.ownership import Writer
 from pipeline.store.store import Store
 from pipeline.store.threads import ask_store
 from serve.access.idempotency import checked_key
@@ -125,7 +126,7 @@ class JobDesk:
             the job and its plan; None for the plan of a job that its idempotency key has made before.
 
         Raises:
-            InvalidRequest, ApiError, AtCapacity, StoreFull, StoreUnavailable
+            InvalidRequest, ApiError, AtCapacity, StoreFull, ShareUsedUp, StoreUnavailable
         """
         tenant, key = context.caller.id, checked_key(context.idempotency_key)
         job_id = PREFIX + (secrets.token_hex(ID_LETTERS // 2) if key is None else _digest(f"{tenant}\n{key}".encode()))
@@ -219,14 +220,14 @@ class JobDesk:
         """Stops a job until it is resumed; finished parts stay."""
         return await self._moved(tenant, job_id, JobStatus.PAUSED, among=WAITING)
 
-    async def resume(self, tenant: str, job_id: str) -> Job:
+    async def resume(self, owner: Writer, job_id: str) -> Job:
         """Goes on with a job that was paused, cancelled or has failed: only missing parts are spoken.
 
         Raises:
             ApiError, Conflict, StoreUnavailable
-            AtCapacity, StoreFull: as for a new job.
+            AtCapacity, StoreFull, ShareUsedUp: as for a new job.
         """
-        return await self._moved(tenant, job_id, JobStatus.QUEUED, among=RESUMABLE)
+        return await self._moved(owner.id, job_id, JobStatus.QUEUED, among=RESUMABLE, owner=owner)
 
     async def cancel(self, tenant: str, job_id: str) -> Job:
         """Ends a job; finished parts stay until it is deleted."""
@@ -237,7 +238,7 @@ class JobDesk:
 
         Raises:
             InvalidRequest, ApiError, StoreUnavailable
-            AtCapacity, StoreFull: as for a new job.
+            AtCapacity, StoreFull, ShareUsedUp: as for a new job.
             Conflict: the job is changed by somebody else at the same moment.
         """
         job = await self.get(context.caller.id, job_id)
@@ -277,7 +278,13 @@ class JobDesk:
             if found is not None and found.record.holder == remover:  # else somebody else removes it, or its id is used again
                 self.records.remove(job.id)
 
-    async def _moved(self, tenant: str, job_id: str, to: JobStatus, *, among: tuple[JobStatus, ...]) -> Job:
+    async def _moved(
+        self, tenant: str, job_id: str, to: JobStatus, *, among: tuple[JobStatus, ...], owner: Writer | None = None
+    ) -> Job:
+        """
+        Args:
+            owner: of the job, if it is to be spoken.
+        """
         job = await self.get(tenant, job_id)
         if job.record.status is to:
             return job
@@ -290,9 +297,9 @@ class JobDesk:
             status = "removed" if found is None else found.record.status.value
             raise Conflict(f"the job is {status}; this is for jobs that are {', '.join(among)}")
 
-        if to is JobStatus.QUEUED:
+        if owner is not None:
             entering = self._intake.enter(
-                job.id, tenant, job.record.size, move, lambda: self.records.put_back(job, job.record.script)
+                job.id, owner, job.record.size, move, lambda: self.records.put_back(job, job.record.script)
             )
             record = await self._intake.settled(entering)
         else:

@@ -18,7 +18,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from pipeline.books.shelf import Shelf
-from pipeline.errors import AtCapacity, Conflict, StoreFull, StoreUnavailable
+from pipeline.errors import AtCapacity, Conflict, ShareUsedUp, StoreFull, StoreUnavailable
+from pipeline.store.ownership import Share, Writer
+from pipeline.store.store import MAX_NAMESPACE_BYTES
 from pipeline.store.threads import ask_store
 from serve.access.caller import Caller
 from serve.config.jobs import JobsConfig
@@ -37,6 +39,8 @@ ASK_AGAIN_S = 0.5
 ALONE_S = 3.0
 """so long one job keeps others from being counted"""
 RETRY_AFTER_S = 60.0
+MOST_KEPT = MAX_NAMESPACE_BYTES // 4 >> 12
+"""jobs of one key, finished ones too: a quarter of the records' bytes, at 4 KiB for each"""
 UNKNOWN = "the store does not say whether this was done; look at GET /v1/audio/jobs before you send it again"
 
 
@@ -80,7 +84,7 @@ class Intake:
 
         Raises:
             Conflict: there is a job of this id.
-            AtCapacity, StoreFull, StoreUnavailable, ApiError
+            AtCapacity, StoreFull, ShareUsedUp, StoreUnavailable, ApiError
         """
         script, now = plan.script, self._records.now()
         claim = JobRecord(
@@ -105,26 +109,27 @@ class Intake:
         )
         return await self.settled(self._accept(job_id, caller, claim, plan))
 
-    async def enter(self, job_id: str, tenant: str, size: int, into: Callable[[], T], back: Callable[[], object]) -> T:
+    async def enter(self, job_id: str, owner: Writer, size: int, into: Callable[[], T], back: Callable[[], object]) -> T:
         """Changes a record so that it is to be spoken, within the limits of jobs and bytes.
 
         Args:
+            owner: of the job.
             size: of the job's files, as it is expected [bytes].
             into: the change; it may be called again if its answer is lost.
             back: takes the change back.
 
         Raises:
-            AtCapacity, StoreFull: a limit is reached.
+            AtCapacity, StoreFull, ShareUsedUp: a limit is reached.
             StoreUnavailable; what `into` raises.
         """
         async with self._alone:
-            await ask_store(self._check_room, job_id, tenant, size)
+            await ask_store(self._check_room, job_id, owner, size)
             entering = asyncio.ensure_future(self.certain(into))
             await asyncio.wait((entering,), timeout=ALONE_S)
         entered = await entering
         try:  # once more: another replica may have been as quick
-            await ask_store(self._check_room, job_id, tenant, size)
-        except (AtCapacity, StoreFull):
+            await ask_store(self._check_room, job_id, owner, size)
+        except (AtCapacity, StoreFull, ShareUsedUp):
             await self._repeated(back)
             raise
         except StoreUnavailable:
@@ -160,7 +165,7 @@ class Intake:
         try:
             await self.enter(
                 job_id,
-                claim.tenant,
+                caller.writer,
                 claim.size,
                 lambda: self._records.create(job_id, claim),
                 lambda: self._withdraw(job_id, claim),
@@ -210,10 +215,11 @@ class Intake:
             self._shelf(job_id).remove()
             self._records.remove(job_id)
 
-    def _check_room(self, job_id: str, tenant: str, size: int) -> None:
+    def _check_room(self, job_id: str, owner: Writer, size: int) -> None:
         """
         Raises:
             AtCapacity, StoreFull: with this job there would be too many, or too many bytes.
+            ShareUsedUp: of this key.
             StoreUnavailable
         """
         others = [job.record for job in self._records.refresh().values() if job.id != job_id]
@@ -221,7 +227,7 @@ class Intake:
         most, budget = self._config.max_jobs_per_key, self._config.disk_mib << 20
         if len(waiting) >= self._config.max_jobs:
             raise AtCapacity(f"{self._config.max_jobs} jobs are not finished (jobs.max_jobs)", retry_after_s=RETRY_AFTER_S)
-        if waiting.count(tenant) >= most:
+        if waiting.count(owner.id) >= most:
             message = f"{most} jobs of this key are not finished (jobs.max_jobs_per_key): wait, or cancel one"
             raise AtCapacity(message, retry_after_s=RETRY_AFTER_S)
         used = sum(record.size for record in others)
@@ -231,6 +237,7 @@ class Intake:
                 f"the job needs about {size >> 20} MiB, and {free} of {self._config.disk_mib} MiB (jobs.disk_mib) are "
                 "free: delete jobs, or send a shorter one"
             )
+        Share("jobs", MOST_KEPT, budget // 4).check(owner, ((record.tenant, record.size) for record in others), size)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

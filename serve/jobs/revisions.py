@@ -110,7 +110,7 @@ class Revisions:
             try:
                 record = await self._intake.enter(
                     job.id,
-                    caller.id,
+                    caller.writer,
                     revision.size,
                     lambda: self._replace(revision, name),
                     lambda: self._records.put_back(job, name),

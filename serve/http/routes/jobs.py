@@ -210,7 +210,7 @@ async def pause(job_id: str, request: Request, services: RequestServices) -> Job
 @router.post(f"{ONE}/resume", response_model=JobReply, responses=answers(404, 409, 429, 503, 507))
 @requires(Scope.SPEECH)
 async def resume(job_id: str, request: Request, services: RequestServices) -> JobReply:
-    return job_reply(await services.jobs.resume(caller_of(request).id, job_id), services.jobs.config.keep_s)
+    return job_reply(await services.jobs.resume(caller_of(request).writer, job_id), services.jobs.config.keep_s)
 
 
 @router.post(f"{ONE}/cancel", response_model=JobReply, responses=answers(404, 409, 503))

@@ -15,7 +15,7 @@ from pipeline.store.open import open_store
 from pipeline.store.sqlite import SqliteStore
 from pipeline.types import CacheMode
 from serve.access import claims as claims_module
-from serve.access.claims import StoreClaims
+from serve.access.claims import Places, StoreClaims
 from serve.access.idempotency import MOST_KEYS, Idempotency, checked_key, seed_of
 from serve.errors import ApiError
 from tests.support.fakes import Speaker, make_services
@@ -139,8 +139,41 @@ def test_replicas_agree_through_redis_and_go_on_without_it(tmp_path: Path):
         server.kill()
 
 
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 9), st.integers(0, 30)), max_size=120))
+def test_no_owner_loses_a_claim_of_its_share_to_others(events: list[tuple[str, int, int]]):
+    """Of twelve places and four owners, three each."""
+    places, ends, now = Places(12), dict[str, float](), 0
+    for owner, number, wait in events:
+        now, name = now + wait, f"{owner}:{number}"
+        if places.get(name, now) is None:
+            places.put(name, name.encode(), now + 100.0, now)
+            ends[name] = now + 100.0
+        live = [each for each, until in ends.items() if until > now]
+        assert len(places) <= 12
+        for each in live:
+            if sum(other[0] == each[0] for other in live) <= 3:
+                assert places.get(each, now) == each.encode()
+        assert all(places.get(each, now) is None for each in ends if each not in live)
+
+
+def test_the_keys_of_others_push_out_no_key_that_is_paid(tmp_path: Path):
+    claims = StoreClaims(SqliteStore(tmp_path / "store.sqlite"), records=1)
+
+    async def play() -> None:
+        paid, others = Idempotency(claims), Idempotency(claims)
+        await paid.note_charge("anna", "order", b"{}")
+        for number in range(8):
+            await others.is_repeated("bert", str(number), b"{}")
+        assert await Idempotency(claims).is_charged("anna", "order", b"{}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(claims_module, "PLACES", 4)
+        patch.setattr(claims_module, "ANSWER_TIMEOUT_S", 60.0)  # of a busy machine
+        asyncio.run(play())
+
+
 @pytest.mark.parametrize(
-    "content", [b"", b"{}", b"7", b"[1]", b'["k", "soon", "00"]', b'["k", 9e9, "xx"]', b'["k", 9e9, 1]', b"\xff"]
+    "content", [b"", b"{}", b"7", b"[1]", b'["k", "soon", "00"]', b'["k", 9e9, "00"]', b'[["k", 9e9, "xx"]]', b'[["k", 9e9, 1]]', b"\xff"]
 )
 def test_a_claim_that_cannot_be_read_is_nobodys(tmp_path: Path, content: bytes):
     store = SqliteStore(tmp_path / "store.sqlite")

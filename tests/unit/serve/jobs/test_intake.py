@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline.books.shelf import Shelf
-from pipeline.errors import AtCapacity, Conflict, StoreFull, StoreUnavailable, SynthesisError
+from pipeline.errors import AtCapacity, Conflict, ShareUsedUp, StoreFull, StoreUnavailable, SynthesisError
 from pipeline.store.open import open_store
 from serve.access.api_keys import Quota
 from serve.access.caller import Caller
@@ -178,7 +178,7 @@ async def test_no_way_into_the_queue_passes_a_limit(tmp_path: Path, config: dict
         jobs = [await clients.create(place, text=f"{text} {place}") for place in range(4)]
         for job in jobs:
             await clients.desks[0].cancel("anna", job.id)
-        asked = [clients.desks[place % 2].resume("anna", job.id) for place, job in enumerate(jobs)]
+        asked = [clients.desks[place % 2].resume(clients.caller.writer, job.id) for place, job in enumerate(jobs)]
         if way == "again":
             for coroutine in asked:
                 coroutine.close()
@@ -203,6 +203,33 @@ async def test_no_way_into_the_queue_passes_a_limit(tmp_path: Path, config: dict
     }
     if "disk_mib" not in config:
         assert await clients.charged() - before == charge[way]
+
+
+@pytest.mark.parametrize("most", [{"MOST_KEPT": 3}, {}])
+@in_a_loop
+async def test_one_key_fills_its_share_and_leaves_room_to_others(tmp_path: Path, most: dict[str, int]):
+    clients = Clients(tmp_path, quota=100_000)
+    first = await clients.create()
+    for desk in clients.desks:
+        desk._intake._config = JobsConfig(disk_mib=4)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in most.items():
+            patch.setattr(intake, name, value)
+        answers = await asyncio.gather(*(clients.create(place) for place in range(8)), return_exceptions=True)
+        assert {type(answer) for answer in answers} <= {Job, ShareUsedUp}
+        with pytest.raises(ShareUsedUp, match="one key may keep"):
+            for _ in range(8):
+                await clients.create()
+        own = list(clients.jobs().values())
+        assert len(own) == (3 if most else (1 << 20) // first.record.size)
+        anna, clients.caller = clients.caller, replace(clients.caller, id="bert")
+        await clients.create()
+        clients.caller = replace(anna, is_operator=True)
+        await clients.create()
+        clients.caller = anna
+        for job in own[:2]:
+            await clients.desks[0].delete("anna", job.id)
+        await clients.create()
 
 
 @in_a_loop
