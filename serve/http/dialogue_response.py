@@ -58,10 +58,10 @@ class DialogueResponse(SpeechResponse):
         await write_reply(speech, job, writer, connection)
 
     async def _gains_db(self, request: SynthesisRequest) -> dict[str, float]:
-        """Returns the gains of a dialogue's voices; audio that is generated to measure them counts for its caller."""
+        """Returns the gains of a dialogue's voices, whose measures its caller pays."""
         version = self._services.speech.models.rollout.versions[request.model]
-        voices, count_audio = {turn.voice for turn in request.turns}, caller_of(self._request).record_audio
-        return await self._services.voices.loudness.gains_db(voices, version, request.scheduling, count_audio)
+        voices, caller = {turn.voice for turn in request.turns}, caller_of(self._request)
+        return await self._services.voices.loudness.gains_db(voices, version, request.scheduling, caller)
 
 
 def check_stems(body: DialogueBody, *, accept: str) -> None:

@@ -1,10 +1,12 @@
 """Voice loudness: how loud a voice is, measured once on a sentence of its own, and the gain that levels it in a dialogue.
 
 In:    ids of voices, versions of the model, the service's own synthesis
-Out:   gains [dB]; seconds of audio as they are generated, for the caller's quota
+Out:   gains [dB]
 Owns:  what was measured, in memory; what was measured of shipped voices also in the store; how many measures run at a time
 Never: a measure that depends on a request's text, seed or moment: equal requests must have equal bytes; a measure without a
-       request that waits for it
+       request that waits for it; one that nobody pays
+
+The caller whose request begins a measure pays its sentence. Where that cannot pay, the next one that waits begins anew.
 
 A stored voice has had its measure and its gain since it was made, so nothing is added. Any other voice says the sentence of a
 preview, with the preview's seed.
@@ -15,7 +17,6 @@ admitted requests, and a request with many voices lets others have their turn.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pipeline.audio.loudness import SILENCE_LUFS
@@ -23,14 +24,13 @@ from pipeline.store.threads import ask_store
 from pipeline.types import SchedulingParams
 from pipeline.voices.library import VoiceLibrary
 from pipeline.voices.measure import loudness_lufs, static_gain_db
+from serve.access.caller import Caller
 from serve.config.model_versions import Version
+from serve.errors import ApiError
 from serve.voices.voice_sampler import VoiceSampler
 
 MOST_KEPT = 4096  # voices; seeds and blends are without number
 MOST_AT_ONCE = 2  # syntheses of this replica: most of the engine's slots stay free for what is listened to
-
-CountAudio = Callable[[float], object]
-"""is told of seconds of audio that were generated"""
 
 
 @dataclass(eq=False, slots=True)
@@ -60,7 +60,7 @@ class VoiceLoudness:
         self._room = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def gains_db(
-        self, voices: set[str], version: Version, scheduling: SchedulingParams, count_audio: CountAudio
+        self, voices: set[str], version: Version, scheduling: SchedulingParams, caller: Caller
     ) -> dict[str, float]:
         """Returns the gain of each voice on top of its own, measured one after the other.
 
@@ -68,50 +68,56 @@ class VoiceLoudness:
             voices: ids.
             version: of the model that speaks.
             scheduling: of the request that waits for them.
-            count_audio: of the caller; told of each measure that begins with this request.
+            caller: who pays the measures that begin with this request.
 
         Raises:
             SynthesisError: a voice could not be measured now.
+            ApiError: 429, its caller cannot pay.
         """
         if self._target_lufs is None:
             return {}
         names = sorted(name for name in voices if self._library.find(name) is None)
-        measured = [await self._lufs(name, version, scheduling, count_audio) for name in names]
+        measured = [await self._lufs(name, version, scheduling, caller) for name in names]
         return {name: static_gain_db(lufs, self._target_lufs) for name, lufs in zip(names, measured, strict=True)}
 
-    async def _lufs(self, name: str, version: Version, scheduling: SchedulingParams, count_audio: CountAudio) -> float | None:
+    async def _lufs(self, name: str, version: Version, scheduling: SchedulingParams, caller: Caller) -> float | None:
         """Returns how loud a voice is, measured now if it has not been; requests that come together wait for one measure."""
         key = (name, version.id)
-        if key not in self._measures:
-            self._measures[key] = _Measure(asyncio.create_task(self._measure(name, version, scheduling, count_audio)))
-        measure = self._measures[key]
-        self._measures.move_to_end(key)
-        if len(self._measures) > MOST_KEPT:
-            self._measures.popitem(last=False)
-        measure.waiting += 1
-        try:
-            return await asyncio.shield(measure.task)
-        finally:
-            measure.waiting -= 1
-            if not measure.waiting and not measure.has_result:
-                await self._end(key, measure)
+        while True:
+            is_payer = key not in self._measures
+            if is_payer:
+                self._measures[key] = _Measure(asyncio.create_task(self._measure(name, version, scheduling, caller)))
+            measure = self._measures[key]
+            self._measures.move_to_end(key)
+            if len(self._measures) > MOST_KEPT:
+                self._measures.popitem(last=False)
+            measure.waiting += 1
+            try:
+                return await asyncio.shield(measure.task)
+            except ApiError:
+                if is_payer:
+                    raise
+            finally:
+                measure.waiting -= 1
+                if measure.task.done() or not measure.waiting:
+                    await self._end(key, measure)
 
     async def _end(self, key: tuple[str, str], measure: _Measure) -> None:
         """Ends a measure that failed, or that no request waits for any more; the next request begins another one."""
+        if measure.has_result:
+            return
         if self._measures.get(key) is measure:
             del self._measures[key]
         measure.task.cancel()
         await asyncio.gather(measure.task, return_exceptions=True)
 
-    async def _measure(
-        self, name: str, version: Version, scheduling: SchedulingParams, count_audio: CountAudio
-    ) -> float | None:
+    async def _measure(self, name: str, version: Version, scheduling: SchedulingParams, caller: Caller) -> float | None:
         shipped, checkpoint = self._library.catalogue.has(name), version.pipeline.checkpoint
         if shipped and (kept := await ask_store(self._library.loudness, name, checkpoint)) is not None:
             return kept if kept > SILENCE_LUFS else None
         waits = replace(scheduling, first_audio_s=None)
         async with self._room:
-            samples = await self._sampler.say_preview(name, (), count_audio, model=version.id, scheduling=waits)
+            samples = await self._sampler.say_preview(name, (), caller, model=version.id, scheduling=waits)
         lufs = await asyncio.to_thread(loudness_lufs, samples)
         if shipped:
             await ask_store(self._library.keep_loudness, name, checkpoint, SILENCE_LUFS if lufs is None else lufs)

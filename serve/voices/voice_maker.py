@@ -195,7 +195,7 @@ class VoiceMaker:
     async def _make(self, metadata: VoiceMetadata, fields: dict[str, Any], voice: Voice) -> StoredVoice:
         voice_id = await self._check_new(metadata)
         with self._library.temporary(voice) as name:
-            samples = await self._sampler.say_preview(name, metadata.languages, caller=metadata.payer)
+            samples = await self._sampler.say_preview(name, metadata.languages, metadata.payer)
         loudness = await asyncio.to_thread(loudness_lufs, samples)
         gain_db = static_gain_db(loudness, self.config.loudness_lufs) if metadata.gain_db is None else metadata.gain_db
         record = VoiceRecord.model_validate(

@@ -3,13 +3,13 @@
 In:    names of voices, the service's own synthesis
 Out:   samples, previews as mp3, the stability of a voice
 Owns:  nothing
-Never: HTTP, Ray; priority: a sample waits for the engine like any other request
+Never: HTTP, Ray; priority: a sample waits for the engine like any other request; a sentence that its caller has not paid
 """
 
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -25,7 +25,7 @@ from pipeline.store.threads import ask_store
 from pipeline.types import SamplingParams, SynthesisRequest
 from pipeline.voices.library import VoiceLibrary
 from pipeline.voices.measure import stability
-from serve.access.caller import ANONYMOUS_CALLER, Caller, expected_audio_s
+from serve.access.caller import Caller, expected_audio_s
 
 PREVIEW_FORMAT = audio_format("mp3")
 PREVIEW_SEED = 1
@@ -51,7 +51,7 @@ class VoiceSampler:
         self._timeout_s = timeout_s
         self._speaks = speaks
 
-    async def preview(self, name: str, caller: Caller = ANONYMOUS_CALLER) -> bytes:
+    async def preview(self, name: str, caller: Caller) -> bytes:
         """Returns a sentence in that voice as mp3: the stored preview if there is one, else a new one, which its caller pays.
 
         Raises:
@@ -65,10 +65,10 @@ class VoiceSampler:
                 if kept is not None:
                     return kept
         languages = () if stored is None else stored.record.languages
-        samples = await self.say_preview(self._library.canonical(name), languages, caller=caller)
+        samples = await self.say_preview(self._library.canonical(name), languages, caller)
         return await asyncio.to_thread(encode_preview, samples, 0.0)  # the samples include the voice's own gain
 
-    async def score(self, name: str, caller: Caller = ANONYMOUS_CALLER) -> dict[str, float]:
+    async def score(self, name: str, caller: Caller) -> dict[str, float]:
         """Returns how similar a voice stays to itself over three sentences with three seeds; kept with a stored voice.
 
         Raises:
@@ -78,7 +78,7 @@ class VoiceSampler:
         stored = self._library.find(name)
         canonical = self._library.canonical(name)
         texts = SCORE_TEXTS[self._language(() if stored is None else stored.record.languages)]
-        said = [asyncio.create_task(self._say(canonical, text, seed, caller=caller)) for seed, text in enumerate(texts)]
+        said = [asyncio.create_task(self._say(canonical, text, seed, caller)) for seed, text in enumerate(texts)]
         try:
             takes = await asyncio.gather(*said)
         finally:
@@ -90,29 +90,20 @@ class VoiceSampler:
             await ask_store(self._library.keep_score, stored, score)
         return score
 
-    async def say_preview(
-        self, name: str, languages: tuple[str, ...], count_audio: Callable[[float], object] = lambda seconds: None, **how: Any
-    ) -> NDArray[np.float32]:
+    async def say_preview(self, name: str, languages: tuple[str, ...], caller: Caller, **how: Any) -> NDArray[np.float32]:
         """Returns samples (m,) of the preview's sentence in a voice of these languages.
 
         Args:
-            count_audio: is told of audio as it is generated [s], so that a sentence that is not finished counts too.
-            how: fields of the request, such as its model; the caller who pays it.
+            caller: who pays it.
+            how: fields of the request, such as its model.
 
         Raises:
             SynthesisError
+            ApiError: 429
         """
-        return await self._say(name, PREVIEW_TEXT[self._language(languages)], PREVIEW_SEED, count_audio, **how)
+        return await self._say(name, PREVIEW_TEXT[self._language(languages)], PREVIEW_SEED, caller, **how)
 
-    async def _say(
-        self,
-        name: str,
-        text: str,
-        seed: int,
-        count_audio: Callable[[float], object] = lambda seconds: None,
-        caller: Caller = ANONYMOUS_CALLER,
-        **how: Any,
-    ) -> NDArray[np.float32]:
+    async def _say(self, name: str, text: str, seed: int, caller: Caller, **how: Any) -> NDArray[np.float32]:
         sampling = SamplingParams(seed=seed)
         request = SynthesisRequest(
             f"voice-{secrets.token_hex(4)}", text, name, sampling=sampling, timeout_s=self._timeout_s, **how
@@ -120,11 +111,9 @@ class VoiceSampler:
         pieces = []
         async with caller.charged(len(text), expected_audio_s(text, 1.0)) as charge, aclosing(self._stream(request)) as chunks:
             async for chunk in chunks:
-                audio_s = len(chunk.samples) / SAMPLE_RATE
-                count_audio(audio_s)
-                charge.add(audio_s)
+                charge.add(len(chunk.samples) / SAMPLE_RATE)
+                charge.keep()
                 pieces.append(chunk.samples)
-            charge.keep()
         return np.concatenate(pieces)
 
     def _language(self, languages: tuple[str, ...]) -> str:

@@ -12,9 +12,14 @@ from pipeline.store.open import open_store
 from pipeline.types import SchedulingParams
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
+from serve.access.api_keys import Quota
+from serve.access.caller import ANONYMOUS_CALLER, Caller
+from serve.access.quotas import LocalQuotas
 from serve.config.app_config import VoicesConfig
 from serve.config.model_versions import versions_of
+from serve.errors import ApiError
 from serve.voices.voice_loudness import VoiceLoudness
+from serve.voices.voice_sampler import PREVIEW_TEXT
 from tests.support.fakes import Speaker, make_voices
 from tests.support.voice_routes import CATALOGUE, WIDTH
 
@@ -28,12 +33,8 @@ def loudness(folder: Path, speaker: Speaker, **config: Any) -> VoiceLoudness:
     ).loudness
 
 
-def heard_by_nobody(seconds: float) -> None:
-    """Counts no audio."""
-
-
 def gains(measure: VoiceLoudness, *names: str) -> dict[str, float]:
-    return asyncio.run(measure.gains_db(set(names), VERSION, SchedulingParams(), heard_by_nobody))
+    return asyncio.run(measure.gains_db(set(names), VERSION, SchedulingParams(), ANONYMOUS_CALLER))
 
 
 def test_a_voice_is_measured_once_and_a_shipped_one_once_for_all_replicas(tmp_path: Path):
@@ -41,8 +42,11 @@ def test_a_voice_is_measured_once_and_a_shipped_one_once_for_all_replicas(tmp_pa
 
     async def twice() -> list[dict[str, float]]:
         measure = loudness(tmp_path, speaker)
-        asked = (measure.gains_db({"voice-2", "seed:7"}, VERSION, SchedulingParams(), heard_by_nobody) for _ in range(2))
-        return [*await asyncio.gather(*asked), await measure.gains_db({"seed:7"}, VERSION, SchedulingParams(), heard_by_nobody)]
+        asked = (measure.gains_db({"voice-2", "seed:7"}, VERSION, SchedulingParams(), ANONYMOUS_CALLER) for _ in range(2))
+        return [
+            *await asyncio.gather(*asked),
+            await measure.gains_db({"seed:7"}, VERSION, SchedulingParams(), ANONYMOUS_CALLER),
+        ]
 
     first, second, third = asyncio.run(twice())
     assert first == second
@@ -61,9 +65,9 @@ def test_a_failed_measure_is_made_again(tmp_path: Path):
     async def fail_then_measure() -> dict[str, float]:
         measure = loudness(tmp_path, speaker)
         with pytest.raises(AtCapacity):
-            await measure.gains_db({"seed:7"}, VERSION, SchedulingParams(), heard_by_nobody)
+            await measure.gains_db({"seed:7"}, VERSION, SchedulingParams(), ANONYMOUS_CALLER)
         speaker.fails_at = None
-        return await measure.gains_db({"seed:7"}, VERSION, SchedulingParams(), heard_by_nobody)
+        return await measure.gains_db({"seed:7"}, VERSION, SchedulingParams(), ANONYMOUS_CALLER)
 
     assert asyncio.run(fail_then_measure())["seed:7"] < 0
 
@@ -88,7 +92,9 @@ def test_a_replica_measures_two_voices_at_a_time_and_a_request_one(tmp_path: Pat
         most.clear()
         measure = loudness(tmp_path, speaker)
         watching = asyncio.create_task(watch())
-        told = await asyncio.gather(*(measure.gains_db(names, VERSION, SchedulingParams(), heard_by_nobody) for names in asked))
+        told = await asyncio.gather(
+            *(measure.gains_db(names, VERSION, SchedulingParams(), ANONYMOUS_CALLER) for names in asked)
+        )
         watching.cancel()
         assert [set(each) for each in told] == asked
         return max(most)
@@ -103,7 +109,7 @@ def test_a_measure_ends_when_the_last_request_for_it_leaves(tmp_path: Path):
     async def leave_one_by_one() -> dict[str, float]:
         measure = loudness(tmp_path, speaker)
         asked = [
-            asyncio.create_task(measure.gains_db({"seed:7", "seed:8"}, VERSION, SchedulingParams(), heard_by_nobody))
+            asyncio.create_task(measure.gains_db({"seed:7", "seed:8"}, VERSION, SchedulingParams(), ANONYMOUS_CALLER))
             for _ in range(2)
         ]
         await asyncio.sleep(0.05)
@@ -114,7 +120,7 @@ def test_a_measure_ends_when_the_last_request_for_it_leaves(tmp_path: Path):
         await asyncio.gather(*asked, return_exceptions=True)
         assert (speaker.opened, speaker.closed) == (1, 1), "its stream is closed by then, and no other voice is begun"
         speaker.chunks = 3
-        return await measure.gains_db({"seed:7"}, VERSION, SchedulingParams(), heard_by_nobody)
+        return await measure.gains_db({"seed:7"}, VERSION, SchedulingParams(), ANONYMOUS_CALLER)
 
     assert asyncio.run(leave_one_by_one())["seed:7"] < 0, "it is measured anew"
 
@@ -124,31 +130,39 @@ def test_a_request_during_the_end_of_an_abandoned_measure_begins_another(tmp_pat
 
     async def ask_in_the_middle() -> dict[str, float]:
         measure = loudness(tmp_path, speaker)
-        left = asyncio.create_task(measure.gains_db({"seed:7"}, VERSION, SchedulingParams(), heard_by_nobody))
+        left = asyncio.create_task(measure.gains_db({"seed:7"}, VERSION, SchedulingParams(), ANONYMOUS_CALLER))
         await asyncio.sleep(0.01)
         left.cancel()
-        return await measure.gains_db({"seed:7"}, VERSION, SchedulingParams(), heard_by_nobody)
+        return await measure.gains_db({"seed:7"}, VERSION, SchedulingParams(), ANONYMOUS_CALLER)
 
     assert asyncio.run(ask_in_the_middle())["seed:7"] < 0
 
 
-def test_audio_counts_for_the_request_that_began_the_measure(tmp_path: Path):
-    speaker = Speaker(chunks=None, pause_s=0.01)
-    first: list[float] = []
-    second: list[float] = []
+def test_who_begins_a_measure_pays_it_and_who_cannot_pay_fails_alone(tmp_path: Path):
+    quotas = LocalQuotas()
+    poor, first, second = (
+        Caller(name, quota=Quota(characters_a_day=most, audio_s_a_minute=1e6), quotas=quotas)
+        for name, most in (("poor", 1), ("first", 1000), ("second", 1000))
+    )
 
-    async def ask(count: list[float], measure: VoiceLoudness) -> None:
-        await measure.gains_db({"seed:7"}, VERSION, SchedulingParams(), count.append)
-
-    async def leave() -> None:
+    async def play() -> None:
+        speaker = Speaker(first_pause_s=0.01)
         measure = loudness(tmp_path, speaker)
-        asked = [asyncio.create_task(ask(count, measure)) for count in (first, second)]
+        asked = [
+            asyncio.create_task(measure.gains_db({"seed:7"}, VERSION, SchedulingParams(), each))
+            for each in (poor, first, second)
+        ]
+        refused, *gains_db = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(refused, ApiError)
+        assert gains_db[0] == gains_db[1]
+        sentence = len(PREVIEW_TEXT["en"])
+        assert [await each.characters_today() for each in (poor, first, second)] == [0, sentence, 0]
+        speaker.chunks, speaker.pause_s = None, 0.01
+        left = asyncio.create_task(measure.gains_db({"seed:8"}, VERSION, SchedulingParams(), second))
         await asyncio.sleep(0.1)
-        for one in asked:
-            one.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+        assert await second.characters_today() == sentence, "what was begun is paid"
+        assert quotas._used("second").audio_due > 0
 
-    asyncio.run(leave())
-    assert first
-    assert sum(first) == pytest.approx(0.2 * speaker.produced), "a chunk of the fake has 200 ms"
-    assert not second
+    asyncio.run(play())

@@ -12,6 +12,7 @@ import pytest
 import soundfile
 
 from pipeline.types import AudioChunk, SynthesisRequest
+from serve.access.caller import ANONYMOUS_CALLER
 from serve.config.app_config import VoicesConfig
 from serve.voices.voice_service import VoiceService
 from tests.support.fakes import Speaker, StepCounter
@@ -33,7 +34,7 @@ def test_a_voice_is_previewed_in_a_language_the_checkpoint_speaks():
     )
     make = partial(VoiceService, library, VoicesConfig(creation_timeout_s=5), stream, StepCounter(), model="m", max_prompt=999)
     for speaks in (("en",), ("zh", "en"), ("zh",)):
-        asyncio.run(make(speaks=speaks).sampler.preview("anna"))
+        asyncio.run(make(speaks=speaks).sampler.preview("anna", ANONYMOUS_CALLER))
     assert [text.isascii() for text in heard] == [True, False, False]
 
 
