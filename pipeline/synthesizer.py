@@ -124,7 +124,10 @@ class Synthesizer:
                 if len(samples) or times:
                     warnings = () if first_sample else (*plan.warnings, *spoken.warnings)
                     source = CacheResult.BYPASS if cached is None else cached.result
-                    yield AudioChunk(samples, first_sample, is_last=False, warnings=warnings, cache=source, times=times)
+                    is_made = cached is None or cached.has_made
+                    yield AudioChunk(
+                        samples, first_sample, is_last=False, warnings=warnings, cache=source, is_made=is_made, times=times
+                    )
                     first_sample += len(samples)
         report = replace(post_processor.report, coverage=timeline.coverage)
         yield AudioChunk(NOTHING, first_sample, is_last=True, warnings=spoken.warnings, report=report)

@@ -73,6 +73,8 @@ class CachedGenerator:
         self._control = control
         self.result = CacheResult.BYPASS
         """where the first segment's steps come from, once the first of them has arrived"""
+        self.has_made = False
+        """whether the model makes steps of any segment"""
 
     async def generate(
         self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
@@ -86,6 +88,7 @@ class CachedGenerator:
             await self.check((prompt,), sampling)
 
         def on_source(result: CacheResult) -> None:
+            self.has_made |= result is CacheResult.MISS
             if prompt.head is Head.CODE and prompt.segment.index == 0:
                 self.result = result
 

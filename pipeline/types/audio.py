@@ -38,6 +38,8 @@ class AudioChunk:
     """(code, count): SpeechPlan.warnings on a stream's first chunk; on its last those of the takes, on the first those known"""
     cache: CacheResult = CacheResult.BYPASS
     """where the steps of the first segment came from"""
+    is_made: bool = False
+    """the model makes steps for this request: the cache lacks a part of what was asked for so far"""
     times: tuple[TimedItem, ...] = ()
     """what is told before these samples are sent; no sample was sent before that belongs to a word of it"""
     report: AudioReport | None = None

@@ -5,8 +5,8 @@ Out:   characters that are charged if it speaks, audio that is reserved and then
 Owns:  the charge of one request, until it speaks or ends
 Never: a charge for what was not spoken; speech that nobody has paid
 
-A text is paid once. It is spoken without further charge for a repetition of its idempotency key that the cache may answer, and
-for one continuation of its reply from a later byte than the first. Others cost what a new request does: all is made again.
+A text is paid once. It is spoken without further charge for a repetition of its idempotency key that the cache answers, and for
+one continuation of its reply from a later byte than the first. Others cost what a new request does, since audio is made again.
 
 A request that ends before its first audio gives back what it took. If a repetition of its key has begun to speak on that charge
 meanwhile, the charge stays. A repetition asks before its first audio whether the charge is still there, and else pays itself.
@@ -119,6 +119,18 @@ class Payment:
         self._rides = False
         await self._charge.take(self._characters)
         await self._note(keyed)
+
+    async def pay_made(self) -> None:
+        """Has a repetition pay itself, since the cache lacks a part of its audio.
+
+        Raises:
+            ApiError: 429, the quota has no room for it.
+        """
+        if self._rides:
+            self._rides = self._may_ride = False
+            await self._charge.take(self._characters)
+            if self._is_spoken:
+                self._charge.keep()
 
     def add_audio(self, audio_s: float) -> None:
         """Counts generated audio [s]."""

@@ -236,6 +236,8 @@ class SpeechSession:
             async with aclosing(self._services.stream(job.request)) as chunks:
                 while (chunk := await _next_chunk(chunks, limit_s, what, ends_at, limits.total_timeout_s)) is not None:
                     self._context.caller.check_key()
+                    if chunk.is_made:
+                        await self._payment.pay_made()
                     duration_s = recorder.add(chunk, job.audio.sample_rate)
                     self._times += chunk.times
                     if not duration_s:

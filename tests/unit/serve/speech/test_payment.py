@@ -1,14 +1,16 @@
 """Payment: whatever is cancelled, wherever it waits, a caller has paid for what was spoken and for nothing else."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.types import AudioChunk, SynthesisRequest
 from serve.access.api_keys import Quota
 from serve.access.caller import Caller, PendingCharge
 from serve.access.idempotency import Idempotency
@@ -159,6 +161,35 @@ def test_a_repetition_that_the_cache_may_not_answer_is_paid(cache_control: str):
             assert await replicas.used() == number * len(TEXT)
         await asyncio.gather(*(replicas.speak(number % 2, "l", cache_control=cache_control) for number in range(4)))
         assert await replicas.used() == 8 * len(TEXT)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("first_made", [None, 0, 1, 2])
+@pytest.mark.parametrize("has_room", [True, False])
+def test_a_repetition_of_which_anything_is_made_again_is_paid_or_refused(first_made: int | None, has_room: bool):
+    async def run() -> None:
+        replicas = Replicas()
+        await replicas.speak(0, "k")
+
+        async def stream(request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+            index = 0
+            async with aclosing(Speaker(chunks=3).stream(request)) as chunks:
+                async for chunk in chunks:
+                    yield replace(chunk, is_made=first_made is not None and index >= first_made)
+                    index += 1
+
+        replicas.services[1] = replace(replicas.services[1], stream=stream)
+        if not has_room:
+            replicas.caller = replace(replicas.caller, quota=Quota(characters_a_day=len(TEXT)))
+        if has_room or first_made is None:
+            await replicas.speak(1, "k")
+        else:
+            with pytest.raises(ApiError) as refusal:
+                await replicas.speak(1, "k")
+            assert refusal.value.spec.status == 429
+            assert replicas.spoken["k"] == 1 + (first_made > 0)
+        assert await replicas.used() == len(TEXT) * (2 if has_room and first_made is not None else 1)
 
     asyncio.run(run())
 
