@@ -152,23 +152,24 @@ class Caller:
                 raise
 
     @asynccontextmanager
-    async def charged(self, characters: int, audio_s: float = 0.0) -> AsyncIterator["PendingCharge"]:
+    async def charged(self, characters: int, audio_s: float = 0.0, token: str = "") -> AsyncIterator["PendingCharge"]:
         """Charges characters, and gives them back at the end of the block unless it has called keep().
 
         Args:
             audio_s: how much will be generated, about [s]; what is, is counted by add().
+            token: by which settle() finds the charge, if this process does not come to the end of the block.
 
         Raises:
             ApiError: as PendingCharge.take().
         """
-        charge = PendingCharge(self)
+        charge = PendingCharge(self, token)
         await charge.take(characters, audio_s)
         try:
             yield charge
         finally:
             charge.close()
 
-    async def charge_characters(self, characters: int) -> Charge:
+    async def charge_characters(self, characters: int, token: str = "") -> Charge:
         """Charges characters to the key's quota of the day. Returns what can be refunded.
 
         Raises:
@@ -176,10 +177,10 @@ class Caller:
         """
         if self.quota is None:
             return Charge(0, 0)
-        decision = await self.quotas.charge_characters(self.id, self.quota, characters)
+        decision = await self.quotas.charge_characters(self.id, self.quota, characters, token)
         if decision.refusal:
             raise refused(decision, self.quota, retry_helps=False)
-        return Charge(characters, decision.day)
+        return Charge(characters, decision.day, token)
 
     async def reserve_audio(self, audio_s: float) -> Release:
         """Reserves audio of the key's minute. Returns what ends the reservation.
@@ -199,6 +200,11 @@ class Caller:
         """Takes a charge back, unless its day is over."""
         if self.quota is not None:
             self.quotas.refund_characters(self.id, self.quota, charge)
+
+    def settle(self, charge: Charge) -> None:
+        """Takes back what another process may have charged by a token before it died."""
+        if self.quota is not None:
+            self.quotas.settle_characters(self.id, self.quota, charge)
 
     async def characters_today(self) -> int | None:
         """Returns the characters of the day (UTC) that are charged; None: this caller has no limit of them."""
@@ -227,8 +233,9 @@ class PendingCharge:
     _asked: ClassVar[set[asyncio.Task[None]]] = set()
     """questions whose answers may come after their request was cancelled"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, token: str = "") -> None:
         self._caller = caller
+        self._token = token
         self._charges: list[Charge] = []
         self._release: Release | None = None  # of the audio that is reserved
         self._reserved_s = 0.0
@@ -283,7 +290,7 @@ class PendingCharge:
 
     async def _ask(self, characters: int, audio_s: float) -> None:
         if characters:
-            self._charges.append(await self._caller.charge_characters(characters))
+            self._charges.append(await self._caller.charge_characters(characters, self._token))
         if audio_s and self._caller.has_audio_limit:
             try:
                 self._release = await self._caller.reserve_audio(audio_s)

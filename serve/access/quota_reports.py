@@ -26,6 +26,10 @@ class Report:
         name = (f"{self.token}{'+' if characters > 0 else '-'}", day)
         self.charges[name] = self.charges.get(name, 0) + characters
 
+    def take_back(self, token: str, day: int, characters: int) -> None:
+        """Adds the refund of one charge, which counts once whoever tells it."""
+        self.charges[f"{token}-", day] = -characters
+
     @property
     def values(self) -> list[str | int]:
         """The number of charges; for each its token, day and characters. Refunds come last: none exceeds what is charged."""

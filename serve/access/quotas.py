@@ -47,6 +47,8 @@ class Charge:
     characters: int
     day: int
     """days since 1970"""
+    token: str = ""
+    """by which whoever takes the work over can take it back; empty: nobody else can"""
 
 
 class Quotas(Protocol):
@@ -61,8 +63,12 @@ class Quotas(Protocol):
         """Takes one request and, with a permit, one stream: both or neither."""
         ...
 
-    async def charge_characters(self, key: str, quota: Quota, characters: int) -> QuotaDecision:
-        """Takes characters of the day: all or none."""
+    async def charge_characters(self, key: str, quota: Quota, characters: int, token: str = "") -> QuotaDecision:
+        """Takes characters of the day: all or none.
+
+        Args:
+            token: of the Charge that it becomes.
+        """
         ...
 
     async def reserve_audio(self, key: str, quota: Quota, audio_s: float, reservation: str) -> QuotaDecision:
@@ -75,6 +81,10 @@ class Quotas(Protocol):
 
     def refund_characters(self, key: str, quota: Quota, charge: Charge) -> None:
         """Takes a charge back soon, unless its day is over. Does not wait."""
+        ...
+
+    def settle_characters(self, key: str, quota: Quota, charge: Charge) -> None:
+        """Takes the charge of a process that is gone back, if there is one and nobody has; needs its token. Does not wait."""
         ...
 
     async def characters_today(self, key: str) -> int:
@@ -148,7 +158,7 @@ class LocalQuotas:
         if permit is not None:
             used.permits.add(permit)
 
-    async def charge_characters(self, key: str, quota: Quota, characters: int) -> QuotaDecision:
+    async def charge_characters(self, key: str, quota: Quota, characters: int, token: str = "") -> QuotaDecision:
         """Takes characters of the day: all or none."""
         used, now, share = self._used(key), self._wall_clock(), 1 / max(1, self._replicas())
         limit = quota.characters_a_day
@@ -179,6 +189,9 @@ class LocalQuotas:
         used = self._used(key)
         if used.day == charge.day:
             used.characters = max(0, used.characters - charge.characters)
+
+    def settle_characters(self, key: str, quota: Quota, charge: Charge) -> None:
+        """Does nothing: what a process has charged is gone with it."""
 
     async def characters_today(self, key: str) -> int:
         """Returns the characters of the day that this process charged."""

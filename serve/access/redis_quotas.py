@@ -83,12 +83,12 @@ class RedisQuotas:
             self._drop(key, permit)
         return decision
 
-    async def charge_characters(self, key: str, quota: Quota, characters: int) -> QuotaDecision:
+    async def charge_characters(self, key: str, quota: Quota, characters: int, token: str = "") -> QuotaDecision:
         """Takes characters of the day: all or none. Whoever leaves meanwhile has taken none."""
         limit = quota.characters_a_day
         if limit is None:
             return QuotaDecision()
-        token, was_away = secrets.token_hex(8), self.is_away
+        token, was_away = token or secrets.token_hex(8), self.is_away
         values = [*self._of(key).sums, characters, limit, token]
         try:
             answer = await self._ask(lambda: self._write(_names(key), values))
@@ -140,7 +140,17 @@ class RedisQuotas:
         """Takes a charge back, unless its day is over: at once, or when Redis is back."""
         if quota.characters_a_day is not None:
             self._local.refund_characters(key, quota, charge)
-            self._untold.setdefault(key, Report()).add(charge.day, -charge.characters)
+            report = self._untold.setdefault(key, Report())
+            if charge.token:
+                report.take_back(charge.token, charge.day, charge.characters)
+            else:
+                report.add(charge.day, -charge.characters)
+            self._tell(lambda: self._tell_of(key))
+
+    def settle_characters(self, key: str, quota: Quota, charge: Charge) -> None:
+        """Takes a charge of another process back, whether or not it was made; told for TOLD_S after it, it counts once."""
+        if quota.characters_a_day is not None:
+            self._settle(key, charge.token, charge.day, charge.characters, refund=charge.characters)
             self._tell(lambda: self._tell_of(key))
 
     async def characters_today(self, key: str) -> int:
@@ -254,7 +264,7 @@ class RedisQuotas:
         report = self._untold.setdefault(key, Report())
         report.charges[token, day] = characters
         if refund:
-            report.add(day, -refund)
+            report.take_back(token, day, refund)
 
     def _used_today(self, key: str) -> int:
         """Returns what this replica knows to be charged of the day."""

@@ -23,6 +23,7 @@ from pipeline.store.ownership import Writer
 from pipeline.store.store import Store
 from pipeline.store.threads import ask_store
 from serve.access.idempotency import checked_key
+from serve.access.quotas import DAY_S, Charge
 from serve.config.jobs import JobsConfig
 from serve.errors import ApiError, ErrorSpec
 from serve.jobs.body import File, JobBody, PartBody
@@ -160,7 +161,7 @@ class JobDesk:
             if record.status not in HIDDEN:
                 return found
             if record.status is JobStatus.DELETED or record.changed_at + CLAIM_S < self.records.now():
-                await ask_store(partial(self.remove, found, if_unchanged=True))  # an equal request may have begun anew
+                await self.clear(found)  # an equal request may have begun anew
             elif time.monotonic() > stop:
                 raise AtCapacity("an equal request is being accepted; send this one again", retry_after_s=1.0)
             else:
@@ -256,11 +257,25 @@ class JobDesk:
             if found is not None and found.record.status is not JobStatus.DELETED:
                 raise
 
-    def remove(self, job: Job, *, if_unchanged: bool = False) -> None:
+    async def clear(self, job: Job) -> None:
+        """Removes what is left of a job, if nobody has changed it since; of one that was never queued takes the charge back.
+
+        Raises:
+            StoreUnavailable
+        """
+        record = job.record
+        owner = None if record.script else self.speech.owner(record.tenant)
+        if await ask_store(partial(self.remove, job, if_unchanged=True)) and owner is not None:
+            owner.settle(Charge(record.characters, int(record.created_at // DAY_S), record.holder))
+
+    def remove(self, job: Job, *, if_unchanged: bool = False) -> bool:
         """Removes a job, whatever a crash left of it: first it is marked, so that a crash meanwhile leaves work, not waste.
 
         Args:
             if_unchanged: not if a client has changed it since.
+
+        Returns:
+            False if it is another one by now.
 
         Raises:
             StoreUnavailable
@@ -271,12 +286,14 @@ class JobDesk:
                 return None
             return record.model_copy(update={"status": JobStatus.DELETED, "holder": remover, "changed_at": self.records.now()})
 
-        remover = secrets.token_hex(8)
-        if self.records.change(job.id, deleted) is not None:
-            self.shelf(job.id).remove()
-            found = self.records.read(job.id)
-            if found is not None and found.record.holder == remover:  # else somebody else removes it, or its id is used again
-                self.records.remove(job.id)
+        remover = secrets.token_hex(8) if job.record.script else job.record.holder  # the token of its charge
+        if self.records.change(job.id, deleted) is None:
+            return False
+        self.shelf(job.id).remove()
+        found = self.records.read(job.id)
+        if found is not None and found.record.holder == remover:  # else somebody else removes it, or its id is used again
+            self.records.remove(job.id)
+        return True
 
     async def _moved(
         self, tenant: str, job_id: str, to: JobStatus, *, among: tuple[JobStatus, ...], owner: Writer | None = None

@@ -6,7 +6,8 @@ Owns:  work whose client may have left
 Never: a charge without a job; a job without its text; more jobs or bytes than the limits, whoever comes at the same moment
 
 First the id is claimed by a record, then the characters are charged, then the text is written, then the record is queued.
-Whatever fails, the charge is given back and the claim withdrawn; a claim that a crash leaves is removed by upkeep.
+Whatever fails, the charge is given back and the claim withdrawn. The claim's holder is the token of the charge: whoever removes
+a claim that a crash has left takes back what was charged.
 """
 
 import asyncio
@@ -170,7 +171,7 @@ class Intake:
                 lambda: self._records.create(job_id, claim),
                 lambda: self._withdraw(job_id, claim),
             )
-            async with caller.charged(claim.characters) as charge:
+            async with caller.charged(claim.characters, token=claim.holder) as charge:
                 name = await asyncio.to_thread(self._keep_text, job_id, plan)
                 record = await self.certain(lambda: self._queued(job_id, claim, name))
                 charge.keep()

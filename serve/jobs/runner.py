@@ -78,7 +78,7 @@ class JobRunner:
                     await self._guarded(self._look)
                     next_look = _now() + self._look_s
                 if now >= next_tidy and (self._tidying is None or self._tidying.done()):
-                    self._tidying = self._beside(self._guarded(self._tidy))
+                    self._tidying = self._beside(self._guarded(lambda: tidy(self._desk)))
                     next_tidy = _now() + TIDY_S
                 self._begin_parts()
                 self._woken.clear()
@@ -327,9 +327,6 @@ class JobRunner:
         finally:
             held.is_finishing = False
             self._woken.set()
-
-    async def _tidy(self) -> None:
-        await ask_store(tidy, self._desk)
 
 
 def _now() -> float:

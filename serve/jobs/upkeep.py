@@ -6,8 +6,11 @@ Owns:  nothing
 Never: a job that is spoken; files of a record, whether this release can read it or not
 """
 
+import asyncio
+from collections.abc import Set
 from pathlib import Path
 
+from pipeline.store.threads import ask_store
 from serve.jobs.desk import JobDesk
 from serve.jobs.record import JobStatus
 
@@ -15,20 +18,24 @@ CLAIM_S = 600.0
 """a claim of an id that is older is one that a crash has left"""
 
 
-def tidy(desk: JobDesk) -> None:
+async def tidy(desk: JobDesk) -> None:
     """Removes what is too old, once. Several replicas may do so at the same time.
 
     Raises:
         StoreUnavailable
     """
-    jobs, before = desk.records.refresh(), desk.records.now() - desk.config.keep_s
+    jobs, now = await ask_store(desk.records.refresh), desk.records.now()
+    before = now - desk.config.keep_s
     for job in jobs.values():
         record = job.record
         is_old = record.changed_at < before and record.status not in (JobStatus.QUEUED, JobStatus.RUNNING)
-        is_claim = record.status is JobStatus.ACCEPTING and record.changed_at < desk.records.now() - CLAIM_S
+        is_claim = record.status is JobStatus.ACCEPTING and record.changed_at < now - CLAIM_S
         if is_old or is_claim or record.status is JobStatus.DELETED:
-            desk.remove(job, if_unchanged=True)
-    known = jobs.keys() | desk.records.unreadable
+            await desk.clear(job)
+    await asyncio.to_thread(_remove_files, desk, jobs.keys() | desk.records.unreadable, before)
+
+
+def _remove_files(desk: JobDesk, known: Set[str], before: float) -> None:
     for folder in desk.folders():
         if folder.name not in known and _changed_at(folder) < before:
             desk.shelf(folder.name).remove()

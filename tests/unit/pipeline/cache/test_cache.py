@@ -276,6 +276,7 @@ def request_for(
 async def audio_of(synthesizer: Synthesizer, request: SynthesisRequest) -> tuple[bytes, CacheResult]:
     """Returns the bits of every sample, and the source of the first segment."""
     chunks = [chunk async for chunk in synthesizer.stream(request)]
+    assert chunks[0].is_made or chunks[0].cache in (CacheResult.HIT, CacheResult.JOINED)
     return b"".join(chunk.samples.tobytes() for chunk in chunks), chunks[0].cache
 
 
@@ -362,6 +363,19 @@ def test_every_cache_mode_does_what_it_promises(chain):
     assert play(cached, request_for(mode=CacheMode.REFRESH)) == (plain, CacheResult.MISS)
     assert play(cached, request_for(mode=CacheMode.ONLY_IF_CACHED)) == (plain, CacheResult.HIT)
     assert cache.stats().misses == 2
+
+
+def test_a_reply_is_made_unless_the_cache_has_every_segment(chain):
+    cached = chain.behind(CodeCache(1 << 24))
+    beginning = "First of all, this is the beginning of it. "
+
+    async def made(rest: str) -> tuple[CacheResult, bool]:
+        chunks = [chunk async for chunk in cached.stream(request_for(beginning + rest))]
+        return chunks[0].cache, any(chunk.is_made for chunk in chunks)
+
+    ends = (TEXTS[3], TEXTS[3], "And then it ends in another way altogether, does it.")
+    sources = (CacheResult.MISS, True), (CacheResult.HIT, False), (CacheResult.HIT, True)
+    assert tuple(asyncio.run(made(rest)) for rest in ends) == sources
 
 
 def test_no_tenant_finds_anothers_entries(chain):

@@ -15,8 +15,8 @@ STEPS = 3  # of a store whose answer takes so many turns of the loop
 class RemoteQuotas(LocalQuotas):
     """Counts at once; its answers come some turns of the loop later, as those of a store do."""
 
-    async def charge_characters(self, key: str, quota: Quota, characters: int) -> QuotaDecision:
-        decision = await super().charge_characters(key, quota, characters)
+    async def charge_characters(self, key: str, quota: Quota, characters: int, token: str = "") -> QuotaDecision:
+        decision = await super().charge_characters(key, quota, characters, token)
         for _ in range(STEPS):
             await asyncio.sleep(0)
         return decision

@@ -173,7 +173,8 @@ def test_the_keys_of_others_push_out_no_key_that_is_paid(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{}", b"7", b"[1]", b'["k", "soon", "00"]', b'["k", 9e9, "00"]', b'[["k", 9e9, "xx"]]', b'[["k", 9e9, 1]]', b"\xff"]
+    "content",
+    [b"", b"{}", b"7", b"[1]", b'["k", "soon", "00"]', b'["k", 9e9, "00"]', b'[["k", 9e9, "xx"]]', b'[["k", 9e9, 1]]', b"\xff"],
 )
 def test_a_claim_that_cannot_be_read_is_nobodys(tmp_path: Path, content: bytes):
     store = SqliteStore(tmp_path / "store.sqlite")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from serve.access import redis_quotas
 from serve.access.api_keys import Quota
-from serve.access.quotas import Charge, LocalQuotas
+from serve.access.quotas import Charge, LocalQuotas, today
 from serve.access.redis_quotas import LEASE_S, RedisQuotas
 from tests.support.effort import examples
 from tests.support.services import RedisServer
@@ -143,6 +143,31 @@ def test_replicas_share_one_count(server: RedisServer):
 
     asyncio.run(ask())
     assert redis.Redis.from_url(server.url).zcard("{chattts:quota:other}:streams") == 0
+
+
+@pytest.mark.parametrize(
+    "order", ["charge, settle", "settle", "settle, charge", "charge, refund, settle", "charge, settle, refund"]
+)
+def test_a_charge_of_a_process_that_died_is_taken_back_once(server: RedisServer, order: str):
+    async def ask() -> None:
+        dead, *others = (RedisQuotas(server.url, LocalQuotas()) for _ in range(3))
+        name = order.replace(", ", "-")
+        await others[0].charge_characters(name, SLOW, 500)
+        charge = Charge(300, today(), "token")
+        for act in order.split(", "):
+            if act == "charge":
+                assert not (await dead.charge_characters(name, SLOW, 300, "token")).refusal
+            elif act == "refund":
+                dead.refund_characters(name, SLOW, charge)
+            for each in others if act == "settle" else ():
+                each.settle_characters(name, SLOW, charge)
+            for each in (dead, *others):
+                await each.renew()
+        assert [await each.characters_today(name) for each in (dead, *others)] == [500] * 3
+        for each in (dead, *others):
+            await each.close()
+
+    asyncio.run(ask())
 
 
 def test_a_refused_or_left_request_leaves_no_permit(server: RedisServer):

@@ -243,7 +243,7 @@ async def drive(url: str, folder: Path, trouble: Trouble) -> None:
         await replica.end()
     fresh = JobDesk(JobsConfig(), open_store(url), folder, make_speech_services(Speaker()))
     with mock.patch.object(upkeep, "CLAIM_S", 0.0):  # the dead have left claims
-        tidy(fresh)
+        await tidy(fresh)
     check(clients, fresh)
     for known in clients.jobs:
         charged = await clients.quotas.characters_today(known.caller.id)

@@ -52,7 +52,7 @@ def test_batches_and_files_of_an_earlier_build_are_nobodys_and_go_when_they_are_
         os.utime(tmp_path / name, (changed_at, changed_at))
     assert asyncio.run(desk.listed("anna")) == []
     assert asyncio.run(desk.load()).jobs == 0
-    tidy(desk)
+    asyncio.run(tidy(desk))
     assert sorted(path.name for path in tmp_path.iterdir() if "store" not in path.name) == ["file-3.jsonl", young]
     assert [entry.key for entry in store.changes(NAMESPACE).entries if entry.versions] == [young]
 
@@ -74,7 +74,7 @@ def test_a_record_of_another_release_stays_with_its_files_and_fails_no_list(tmp_
     desk.shelf(job_id).make()
     os.utime(desk.shelf(job_id).folder, (1, 1))
     assert [job.id for job in asyncio.run(desk.listed("anna"))] == [kept]
-    tidy(desk)
+    asyncio.run(tidy(desk))
     assert desk.shelf(job_id).folder.exists()
     assert store.get(NAMESPACE, job_id) is not None
     for ask in (desk.get, desk.view, desk.cancel, desk.delete):

@@ -39,9 +39,9 @@ async def later() -> None:
 class RemoteQuotas(LocalQuotas):
     """Counts between its question and its answer."""
 
-    async def charge_characters(self, key: str, quota: Quota, characters: int) -> QuotaDecision:
+    async def charge_characters(self, key: str, quota: Quota, characters: int, token: str = "") -> QuotaDecision:
         await later()
-        decision = await super().charge_characters(key, quota, characters)
+        decision = await super().charge_characters(key, quota, characters, token)
         await later()
         return decision
 

@@ -130,9 +130,9 @@ def test_two_equal_requests_at_once_are_charged_once_or_refused_both():
     class SlowQuotas(LocalQuotas):
         """As a store that answers later."""
 
-        async def charge_characters(self, key: str, quota: Quota, characters: int) -> QuotaDecision:
+        async def charge_characters(self, key: str, quota: Quota, characters: int, token: str = "") -> QuotaDecision:
             await asyncio.sleep(0.02)
-            return await super().charge_characters(key, quota, characters)
+            return await super().charge_characters(key, quota, characters, token)
 
     for limit, characters in ((11, 0), (24, 12)):
         entry = EntryPoint(quota=Quota(characters_a_day=limit))
