@@ -33,7 +33,7 @@ from serve.jobs.part_speech import speak_part
 from serve.jobs.record import JobError, JobRecord, JobStatus
 from serve.jobs.records import Job
 from serve.jobs.upkeep import tidy
-from serve.jobs.webhooks import SENDERS, due, tell
+from serve.jobs.webhooks import Receiver, due, senders, tell
 from serve.speech.services import SpeechServices
 
 LOG = logging.getLogger("ray.serve.chattts")
@@ -60,7 +60,7 @@ class JobRunner:
         self._left: dict[str, HeldJob] = {}  # let go, with a task that still ends
         self._tasks: set[asyncio.Task[None]] = set()
         self._speaking: Counter[str] = Counter()  # tenant -> parts in progress
-        self._telling: set[str] = set()  # keys of which an end is being told
+        self._telling: set[Receiver] = set()  # who is being told an end
         self._turn = 0
         self._last_turn: dict[str, int] = {}  # tenant -> when it had its last turn
         self._woken = asyncio.Event()
@@ -115,8 +115,9 @@ class JobRunner:
         for held in list(self._held.values()):
             if held.beat_at <= _now():
                 await self._beat(held)
-        for job in await asyncio.to_thread(due, jobs.values(), self._desk.records.now(), self._telling):
-            self._tell(job)
+        ends = await asyncio.to_thread(due, jobs.values(), self._desk.records.now(), self._telling)
+        for receiver, job in ends.items():
+            self._tell(receiver, job)
         if self._is_leaving() or self._speech.admission.closed:
             await self._leave()
         elif self._config.parallel:
@@ -200,18 +201,19 @@ class JobRunner:
     def _holds(self, record: JobRecord) -> bool:
         return record.status is JobStatus.RUNNING and record.holder == self.name
 
-    def _tell(self, job: Job) -> None:
+    def _tell(self, receiver: Receiver, job: Job) -> None:
         """Has the end of a job told to its client's server, beside everything else."""
-        self._telling.add(job.record.tenant)
+        self._telling.add(receiver)
 
         async def send() -> None:
-            await asyncio.get_running_loop().run_in_executor(SENDERS, tell, job, self._desk.records, self._config)
+            threads = senders(receiver[1])
+            await asyncio.get_running_loop().run_in_executor(threads, tell, job, self._desk.records, self._config)
 
         async def work() -> None:
             try:
                 await self._guarded(send)
             finally:
-                self._telling.discard(job.record.tenant)
+                self._telling.discard(receiver)
 
         self._beside(work())
 

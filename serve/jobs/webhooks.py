@@ -3,10 +3,11 @@
 In:    finished jobs that named an address
 Out:   POST requests with webhook-id, webhook-timestamp and webhook-signature
 Owns:  nothing: what was told, and when to try again, is in the record
-Never: an address whose host and port the operator has not listed; a secret in a log or a reply; two messages of one key at once
+Never: an address whose host and port the operator has not listed; a secret in a log or a reply; two messages of one key to one
+       host at once
 
-Threads of their own send them, so that a receiver that hangs delays nobody but other receivers. A message is sent at
-least once, and always with the same id for the same end, so that receivers can drop repetitions.
+Each host has threads of its own, in which keys take turns, so that a receiver that hangs delays no other host. A message is
+sent at least once, and always with the same id for the same end, so that receivers can drop repetitions.
 """
 
 import base64
@@ -17,6 +18,7 @@ import json
 import logging
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from urllib.parse import urlsplit
 
 from serve.config.hosts import DEFAULT_PORTS, is_listed
@@ -30,10 +32,12 @@ LOG = logging.getLogger("ray.serve.chattts")
 
 TIMEOUT_S = 10.0
 """for a whole message"""
-SENDERS = ThreadPoolExecutor(2, "webhooks")
+AT_ONCE = 2  # to one host: a key whose receiver hangs leaves a thread to the others
 RETRIES_S = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0)
 """from one attempt to the next; after the last one the message is given up [s]"""
 SECRET_PREFIX = "whsec_"
+Receiver = tuple[str, str]
+"""a key, and the host and port that it wants told"""
 _ENDS = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
 
 
@@ -65,14 +69,20 @@ def checked_webhook(url: str, secret: str, hosts: Collection[str]) -> Webhook:
     return Webhook(url=url, secret=secret)
 
 
-def due(jobs: Iterable[Job], now: float, busy: Collection[str] = ()) -> list[Job]:
-    """Returns the jobs whose end is to be told now: of each key that is not busy the one that ended first."""
-    found: dict[str, Job] = {}
+@cache
+def senders(host: str) -> ThreadPoolExecutor:
+    """Returns the threads that send to a host; there are as many hosts as the operator lists."""
+    return ThreadPoolExecutor(AT_ONCE, "webhooks")
+
+
+def due(jobs: Iterable[Job], now: float, busy: Collection[Receiver] = ()) -> dict[Receiver, Job]:
+    """Returns the jobs whose end is to be told now: of each receiver that is not busy the one that ended first."""
+    first: dict[Receiver, Job] = {}
     for job in sorted(jobs, key=lambda job: job.record.changed_at):
         record = job.record
-        if record.status in _ENDS and record.tenant not in busy and _is_due(record, now):
-            found.setdefault(record.tenant, job)
-    return list(found.values())
+        if record.status in _ENDS and record.webhook is not None and _is_due(record, now):
+            first.setdefault((record.tenant, ":".join(map(str, _address_of(record.webhook.url)))), job)
+    return {receiver: job for receiver, job in first.items() if receiver not in busy}
 
 
 def tell(job: Job, records: JobRecords, config: JobsConfig | None = None) -> None:
@@ -148,8 +158,13 @@ def _is_listed(url: str, hosts: Collection[str]) -> bool:
     parts = urlsplit(url)
     if parts.scheme not in DEFAULT_PORTS:
         return False
-    port = DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port
-    return is_listed(parts.hostname or "", port, parts.scheme, hosts)
+    return is_listed(*_address_of(url), parts.scheme, hosts)
+
+
+def _address_of(url: str) -> tuple[str, int]:
+    """Returns host and port."""
+    parts = urlsplit(url)
+    return parts.hostname or "", DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port
 
 
 def _is_due(record: JobRecord, now: float) -> bool:

@@ -24,7 +24,7 @@ from serve.jobs import webhooks
 from serve.jobs.record import JobRecord, JobStatus, Output, Webhook
 from serve.jobs.records import JobRecords
 from serve.jobs.webhook_post import post
-from serve.jobs.webhooks import SENDERS, due, tell
+from serve.jobs.webhooks import due, senders, tell
 from tests.support.fakes import Speaker
 from tests.support.jobs import living
 from tests.support.live_server import Live, error_of
@@ -162,28 +162,43 @@ def test_a_reply_that_drips_is_given_up_in_time(drip: str):
         post(drip, b"{}", {}, timeout_s=0.3, may_be_near=True)
 
 
-def test_a_receiver_that_never_answers_holds_up_no_other_key(
-    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-):
+def test_receivers_that_never_answer_hold_up_no_other(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(webhooks, "TIMEOUT_S", 60.0)
-    silent = socket.create_server(("127.0.0.1", 0))
-    names = tuple(f"127.0.0.1:{port}" for port in (silent.getsockname()[1], urlsplit(receiver.url).port))
+    silent = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    *silent_hosts, host = (
+        f"127.0.0.1:{port}" for port in (*(each.getsockname()[1] for each in silent), urlsplit(receiver.url).port)
+    )
+    names = (*silent_hosts, host)
     config = JobsConfig(webhook_hosts=names, webhook_near_hosts=names)
     store = open_store(str(tmp_path / "store.sqlite"))
     records = JobRecords(store)
-    for number, (tenant, name) in enumerate([*(("a", names[0]),) * 5, ("b", names[1])]):
+    asked = [
+        *(("a", name) for name in (*silent_hosts, *silent_hosts)),
+        ("b", silent_hosts[0]),
+        ("c", silent_hosts[0]),
+        ("b", host),
+    ]
+    for number, (tenant, name) in enumerate(asked):
         hook = Webhook(url=f"http://{name}/", secret=SECRET)
         records.create(f"job-{number}", ended_record(tenant, hook))
-    busy: set[str] = set()
+    busy: set[tuple[str, str]] = set()
     sending = []
     for _ in range(3):
-        for job in due(records.refresh().values(), records.now(), busy):
-            busy.add(job.record.tenant)
-            sending.append(SENDERS.submit(tell, job, records, config))
+        for told, job in due(records.refresh().values(), records.now(), busy).items():
+            busy.add(told)
+            sending.append(senders(told[1]).submit(tell, job, records, config))
     wait_until(lambda: receiver.messages)
-    assert len(sending) == 2, "one message of a key at once"
-    silent.close()
-    sending[1].result(60)
+    assert busy == set(asked), "one message of a key to a host at once"
+    assert len(sending) == len(busy)
+    assert not any(each.done() for each in sending[: len(silent)])
+    for each in silent:
+        each.settimeout(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                each.accept()[0].close()
+        each.close()
+    for each in sending:
+        each.result(60)
 
 
 @pytest.mark.parametrize(
