@@ -110,9 +110,11 @@ class JobDesk:
 
         Raises:
             InvalidRequest, ApiError
+            AtCapacity: too many texts are being read and planned.
         """
-        document = await self.documents.read(await asyncio.to_thread(body.question, file, self.config.max_chars))
-        return await asyncio.get_running_loop().run_in_executor(PLANNERS, plan_job, body, context, self.speech, document)
+        with self.documents.in_hand():
+            document = await self.documents.read(await asyncio.to_thread(body.question, file, self.config.max_chars))
+            return await asyncio.get_running_loop().run_in_executor(PLANNERS, plan_job, body, context, self.speech, document)
 
     async def create(
         self, body: JobBody, context: RequestContext, raw: bytes, file: File | None = None

@@ -7,7 +7,9 @@ Never: reading a client's document in this process
 """
 
 import asyncio
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 from pipeline.books.reader import CPU_LIMIT_S, MEMORY_LIMIT, Document, Question, document_of
 from pipeline.child import ChildFailed, WarmChild
@@ -16,33 +18,41 @@ from pipeline.errors import AtCapacity, InvalidDocument
 READER = "pipeline.books.reader"
 TIMEOUT_S = 60.0
 AT_ONCE = 2  # documents in one process
-MOST_WAITING = 30
+MOST_IN_HAND = 32  # of which the others wait to be read or planned
 RETRY_AFTER_S = 5.0
 
 
 class DocumentReader:
-    """Reads documents of clients, a few at a time; others wait."""
+    """Reads documents of clients, a few at a time; a bounded number of others waits."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(AT_ONCE, "documents")
         self._readers = [WarmChild(READER, timeout_s=TIMEOUT_S) for _ in range(AT_ONCE)]
-        self._unanswered = 0
+        self._in_hand = 0
+
+    @contextmanager
+    def in_hand(self) -> Iterator[None]:
+        """Counts a document until the block ends, in which it is read and planned.
+
+        Raises:
+            AtCapacity: there are too many others.
+        """
+        if self._in_hand >= MOST_IN_HAND:
+            raise AtCapacity(f"the texts of {MOST_IN_HAND} jobs are being read and planned", retry_after_s=RETRY_AFTER_S)
+        self._in_hand += 1
+        try:
+            yield
+        finally:
+            self._in_hand -= 1
 
     async def read(self, question: Question) -> Document:
         """Returns what a document says.
 
         Raises:
             InvalidRequest: it is not what it is said to be, or beyond the limits.
-            AtCapacity: too many others are being read, or the machine has no room for a process.
+            AtCapacity: the machine has no room for a process.
         """
-        if self._unanswered >= AT_ONCE + MOST_WAITING:
-            message = f"{AT_ONCE} documents are being read, and {MOST_WAITING} wait for it"
-            raise AtCapacity(message, retry_after_s=RETRY_AFTER_S)
-        self._unanswered += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, question)
-        finally:
-            self._unanswered -= 1
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, question)
 
     def _read(self, question: Question) -> Document:
         reader = self._readers.pop()  # the one that answered last: others may end

@@ -90,7 +90,7 @@ AUDIO: dict[int | str, dict[str, Any]] = {
     "/v1/audio/jobs/plan",
     openapi_extra=takes_document(),
     response_model=PlanReply,
-    responses=answers(400, 403, 404, 408, 413, 415, 503),
+    responses=answers(400, 403, 404, 408, 413, 415, 429, 503),
 )
 @requires(Scope.SPEECH)
 async def plan(request: Request, services: RequestServices) -> Response:

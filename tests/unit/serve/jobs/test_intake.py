@@ -19,9 +19,10 @@ from serve.access.caller import Caller
 from serve.access.quotas import Charge, LocalQuotas, QuotaDecision, today
 from serve.config.jobs import JobsConfig
 from serve.errors import ApiError
-from serve.jobs import intake
+from serve.jobs import desk, intake
 from serve.jobs.body import JobBody, PartBody
 from serve.jobs.desk import JobDesk
+from serve.jobs.document import MOST_IN_HAND
 from serve.jobs.record import JobStatus
 from serve.jobs.records import Job
 from serve.jobs.upkeep import tidy
@@ -116,6 +117,32 @@ async def test_what_is_refused_leaves_nothing_and_costs_nothing(tmp_path: Path, 
         await clients.create(key="once")
 
 
+@in_a_loop
+async def test_texts_that_wait_to_be_planned_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    clients, may_plan = Clients(tmp_path), threading.Event()
+
+    def plan(body: JobBody, *_: Any) -> str:
+        assert may_plan.wait(60)
+        return body.input
+
+    async def read(question: Any) -> None:
+        pass
+
+    async def planned(number: int) -> Any:
+        return await clients.desks[0].plan(JobBody(input=f"{number}"), RequestContext("id", clients.caller))
+
+    monkeypatch.setattr(desk, "plan_job", plan)
+    monkeypatch.setattr(clients.desks[0].documents, "read", read)
+    asked = [asyncio.create_task(planned(number)) for number in range(MOST_IN_HAND + 8)]
+    refused, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+    assert all(isinstance(task.exception(), AtCapacity) for task in refused)
+    assert not set(asked[:MOST_IN_HAND]) & refused, "who came first is planned"
+    may_plan.set()
+    await asyncio.wait(waiting)
+    assert sum(task.exception() is None for task in asked) == MOST_IN_HAND
+    assert await planned(7) == "7"
+
+
 @pytest.mark.parametrize("lost", ["claim", "queued", "both"])
 @in_a_loop
 async def test_a_write_whose_answer_is_lost_is_looked_up_before_anybody_hears_503(tmp_path: Path, lost: str):
@@ -184,8 +211,8 @@ async def test_no_way_into_the_queue_passes_a_limit(tmp_path: Path, config: dict
             for coroutine in asked:
                 coroutine.close()
             asked = [clients.speak_again(job) for job in jobs]
-    for desk in clients.desks:
-        desk._intake._config = JobsConfig(**config)
+    for each in clients.desks:
+        each._intake._config = JobsConfig(**config)
     before = await clients.charged()
     answers = await asyncio.gather(*asked, return_exceptions=True)
     refused = [answer for answer in answers if isinstance(answer, BaseException)]
@@ -211,8 +238,8 @@ async def test_no_way_into_the_queue_passes_a_limit(tmp_path: Path, config: dict
 async def test_one_key_fills_its_share_and_leaves_room_to_others(tmp_path: Path, most: dict[str, int]):
     clients = Clients(tmp_path, quota=100_000)
     first = await clients.create()
-    for desk in clients.desks:
-        desk._intake._config = JobsConfig(disk_mib=4)
+    for each in clients.desks:
+        each._intake._config = JobsConfig(disk_mib=4)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in most.items():
             patch.setattr(intake, name, value)
@@ -256,8 +283,8 @@ async def test_who_removes_a_claim_of_the_dead_takes_its_charge_back(tmp_path: P
     clients = Clients(tmp_path)
     quotas = Settling()
     clients.caller = replace(clients.caller, quotas=quotas)
-    for desk in clients.desks:
-        desk.speech = replace(desk.speech, owner=lambda tenant: clients.caller)
+    for each in clients.desks:
+        each.speech = replace(each.speech, owner=lambda tenant: clients.caller)
     dead, alive = clients.desks
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dead._intake, "_keep_text" if died_at == "text" else "_queued", refuses(RuntimeError("died")))
