@@ -3,7 +3,7 @@
 In:    the beginning and the end of each question
 Out:   permission to ask
 Owns:  the questions in flight, and whether the latest had an answer
-Never: a wait longer than SLOW_S
+Never: a wait longer than a slow question
 """
 
 import threading
@@ -23,18 +23,24 @@ class Open(Exception):
 class Breaker:
     """Safe to share between threads."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, slow_s: float = SLOW_S) -> None:
+        """
+        Args:
+            slow_s: time without an answer after which no other question follows.
+        """
         self._clock = clock
+        self._slow_s = slow_s
         self._turns = threading.Condition()
         self._began: list[float] = []  # of the questions in flight
-        self._is_silent = False  # since the latest question that ended
+        self.is_silent = False
+        """the latest question that ended had no answer"""
 
     @contextmanager
     def question(self) -> Iterator[None]:
         """The block asks the store; it calls `failed` where there is no answer.
 
         Raises:
-            Open: the store is known not to answer, or a question has waited for SLOW_S.
+            Open: the store is known not to answer, or a question has waited for slow_s.
         """
         began = self._enter()
         try:
@@ -46,23 +52,23 @@ class Breaker:
 
     def answered(self) -> None:
         """The store answers."""
-        self._is_silent = False
+        self.is_silent = False
 
     def failed(self) -> None:
         """The store did not answer."""
         with self._turns:
-            self._is_silent = True
+            self.is_silent = True
             self._turns.notify_all()
 
     def _enter(self) -> float:
         with self._turns:
-            give_up_at = self._clock() + SLOW_S
-            while len(self._began) >= (1 if self._is_silent else MOST_IN_FLIGHT) or self._is_slow():
-                if self._is_silent or self._is_slow() or not self._turns.wait(give_up_at - self._clock()):
+            give_up_at = self._clock() + self._slow_s
+            while len(self._began) >= (1 if self.is_silent else MOST_IN_FLIGHT) or self._is_slow():
+                if self.is_silent or self._is_slow() or not self._turns.wait(give_up_at - self._clock()):
                     raise Open
             now = self._clock()
             self._began.append(now)
             return now
 
     def _is_slow(self) -> bool:
-        return bool(self._began) and self._clock() - min(self._began) > SLOW_S
+        return bool(self._began) and self._clock() - min(self._began) > self._slow_s

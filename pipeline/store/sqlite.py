@@ -8,7 +8,8 @@ Never: an open connection between two calls
 A rollback journal, not a write-ahead log: reading needs no disk space at all, and deleting some pages of journal, which the
 reserve has (pipeline/store/reserve.py). So on a full disk only growth fails: records are read and deleted, and what fits into
 the space of deleted records is written. A process killed while it writes leaves the version before; a write
-returns once it is on disk (synchronous=FULL). Readers wait for a writer's last milliseconds.
+returns once it is on disk (synchronous=FULL). Readers wait for a writer's last milliseconds. A file
+that another process holds is a refusal at once as soon as one call has waited for it in vain.
 """
 
 import sqlite3
@@ -19,6 +20,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from pipeline.errors import StoreFull, StoreUnavailable
+from pipeline.store.breaker import Breaker, Open
 from pipeline.store.reserve import Reserve
 from pipeline.store.store import (
     FORGOTTEN_AT_ONCE,
@@ -38,7 +40,8 @@ T = TypeVar("T")
 Change = Callable[[sqlite3.Connection, int], T]
 """the work of a write transaction, given its revision"""
 
-BUSY_TIMEOUT_S = 5.0
+BUSY_TIMEOUT_S = 2.0  # for which a call waits while another process holds the file
+HELD_TIMEOUT_S = 0.2  # once a call has waited in vain: for one call, and all others do not wait
 SCHEMA = """
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS store (id INTEGER PRIMARY KEY CHECK (id = 1), epoch TEXT NOT NULL) STRICT;
@@ -77,7 +80,9 @@ FULL = (
     "the store's disk is full; nothing was changed. Delete voices or lexicons, which works on a full disk and makes room for "
     "others, or make room on the disk"
 )
+CANNOT = "the store's file cannot be used: {}"
 REPLACE = "restore it from a backup, or move it away to begin with an empty store"
+BUSY = f"another process holds it for more than {BUSY_TIMEOUT_S:.0f} s; try again"
 ADVICE = {
     sqlite3.SQLITE_NOTADB: REPLACE,
     sqlite3.SQLITE_CORRUPT: REPLACE,
@@ -86,7 +91,7 @@ ADVICE = {
         "back from a backup, or empty with the next start"
     ),
     sqlite3.SQLITE_READONLY: "it, and the folder it is in, must be writable for this user",
-    sqlite3.SQLITE_BUSY: f"another process holds it for more than {BUSY_TIMEOUT_S:.0f} s; try again",
+    sqlite3.SQLITE_BUSY: BUSY,
     sqlite3.SQLITE_ERROR: REPLACE,
 }
 
@@ -100,6 +105,7 @@ class SqliteStore:
         self._path = path
         self._reserve = Reserve(path.with_name(f"{path.name}-reserve"))
         self._is_made = False
+        self._breaker = Breaker(slow_s=BUSY_TIMEOUT_S)
 
     def put(self, namespace: str, key: str, value: bytes, *, replaces: int, keeps: int) -> int:
         """Writes the next version of a key; raises as store.Store says."""
@@ -142,13 +148,13 @@ class SqliteStore:
         """Returns the newest version and its value; None when the key is not there."""
         check_address(namespace, key)
         newest = "SELECT version, value FROM versions WHERE namespace = ? AND key = ? ORDER BY version DESC LIMIT 1"
-        with self._readable_errors(), self._connected() as connection:
+        with self._connected() as connection:
             found = connection.execute(newest, (namespace, key)).fetchone()
         return None if found is None else (int(found[0]), bytes(found[1]))
 
     def changes(self, namespace: str, since: str = START) -> Changes:
         """Returns every key that changed since a position, in one consistent view."""
-        with self._readable_errors(), self._connected() as connection:
+        with self._connected() as connection:
             connection.execute("BEGIN")  # one view for all questions
             (epoch,) = connection.execute("SELECT epoch FROM store").fetchone()
             row = connection.execute("SELECT revision FROM namespaces WHERE namespace = ?", (namespace,)).fetchone()
@@ -173,7 +179,7 @@ class SqliteStore:
 
     def probe(self) -> None:
         """Begins a write and takes it back; raises as store.Store says."""
-        with self._readable_errors(), self._connected() as connection:
+        with self._connected() as connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
 
@@ -190,7 +196,7 @@ class SqliteStore:
 
     def _transact(self, namespace: str, change: Change[T], *, may_grow: bool) -> T:
         """Runs one write transaction; an exception rolls it back."""
-        with self._readable_errors(), self._connected() as connection:
+        with self._connected() as connection:
             if not (may_grow := may_grow and self._reserve.is_kept()):
                 connection.execute("PRAGMA max_page_count=1")  # SQLite takes the pages there are for the least
                 connection.execute("PRAGMA secure_delete=OFF")  # wiping deleted pages would put all of them into the journal
@@ -210,44 +216,60 @@ class SqliteStore:
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
+        """The block asks the file; its errors become those of store.Store."""
+        try:
+            with self._breaker.question():
+                is_held = False
+                try:
+                    with self._connection() as connection:
+                        yield connection
+                except sqlite3.Error as error:
+                    is_held = _code(error) == sqlite3.SQLITE_BUSY
+                    raise
+                finally:
+                    (self._breaker.failed if is_held else self._breaker.answered)()
+        except Open:
+            raise StoreUnavailable(CANNOT.format(f"database is locked; {BUSY}"), place=self.place) from None
+        except sqlite3.Error as error:
+            code = _code(error)
+            if code == sqlite3.SQLITE_FULL:
+                raise StoreFull(FULL, place=self.place) from error
+            raise StoreUnavailable(CANNOT.format(f"{error}; {ADVICE.get(code, 'try again')}"), place=self.place) from error
+        except OSError as error:
+            raise StoreUnavailable(CANNOT.format(error.strerror), place=self.place) from error
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
         # One connection per call: opening costs a tenth of a millisecond, and none is ever in the wrong thread.
+        wait_s = HELD_TIMEOUT_S if self._breaker.is_silent else BUSY_TIMEOUT_S
         if not self._is_made:
-            self._make()
+            self._make(wait_s)
         # rw: a removed file is an error; opening it must not create an empty one.
-        with _connection(f"file:{quote(str(self._path))}?mode=rw") as connection:
+        with _connection(f"file:{quote(str(self._path))}?mode=rw", wait_s) as connection:
             yield connection
 
-    def _make(self) -> None:
+    def _make(self, wait_s: float) -> None:
         """Creates the tables if there are none."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with _connection(f"file:{quote(str(self._path))}?mode=rwc") as connection:
+        with _connection(f"file:{quote(str(self._path))}?mode=rwc", wait_s) as connection:
             if connection.execute("SELECT name FROM sqlite_master WHERE name = 'store'").fetchone() is None:
                 connection.executescript(SCHEMA)
         self._is_made = True
 
-    @contextmanager
-    def _readable_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest says where it happened
-            if code == sqlite3.SQLITE_FULL:
-                raise StoreFull(FULL, place=self.place) from error
-            advice = ADVICE.get(code, "try again")
-            raise StoreUnavailable(f"the store's file cannot be used: {error}; {advice}", place=self.place) from error
-        except OSError as error:
-            raise StoreUnavailable(f"the store's file cannot be used: {error.strerror}", place=self.place) from error
-
 
 @contextmanager
-def _connection(uri: str) -> Iterator[sqlite3.Connection]:
-    connection = sqlite3.connect(uri, timeout=BUSY_TIMEOUT_S, isolation_level=None, uri=True)
+def _connection(uri: str, wait_s: float) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(uri, timeout=wait_s, isolation_level=None, uri=True)
     try:
         connection.execute("PRAGMA journal_mode=TRUNCATE")
         connection.execute("PRAGMA synchronous=FULL")
         yield connection
     finally:
         connection.close()
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest says where it happened
 
 
 def _head(connection: sqlite3.Connection, namespace: str, key: str) -> tuple[int, bool]:

@@ -11,7 +11,6 @@ import pytest
 
 from pipeline.audio.formats import audio_format
 from pipeline.errors import StoreUnavailable
-from pipeline.store import breaker as breaker_module
 from pipeline.store.breaker import MOST_IN_FLIGHT, SLOW_S, Breaker, Open
 from pipeline.store.mirror import Mirror
 from pipeline.store.threads import ask_store
@@ -48,14 +47,13 @@ def test_after_a_silence_one_asks_at_a_time_until_there_is_an_answer():
         assert not refuses(breaker)
 
 
-def test_more_than_a_few_questions_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(breaker_module, "SLOW_S", 0.05)
-    breaker = Breaker(HeldClock())
+def test_more_than_a_few_questions_wait_for_their_turn():
+    breaker = Breaker(HeldClock(), slow_s=0.05)
     with ExitStack() as questions:
         for _ in range(MOST_IN_FLIGHT):
             questions.enter_context(breaker.question())
         assert refuses(breaker), "not for longer than a slow question"
-    monkeypatch.setattr(breaker_module, "SLOW_S", 60.0)
+    breaker = Breaker(HeldClock(), slow_s=60.0)
     with ExitStack() as questions:
         for _ in range(MOST_IN_FLIGHT):
             questions.enter_context(breaker.question())

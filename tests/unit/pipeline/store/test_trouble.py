@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -239,8 +240,14 @@ def test_a_locked_store_says_so_and_works_again_afterwards(path: Path, monkeypat
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(StoreUnavailable, match="locked; another process holds it"):
             store.changes("voices")
+        monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 600.0)  # nobody waits for it any more
+        with ThreadPoolExecutor(12) as pool:
+            for asked in [pool.submit(store.changes, "voices") for _ in range(36)]:
+                with pytest.raises(StoreUnavailable, match="locked; another process holds it"):
+                    asked.result()
         other.execute("ROLLBACK")
     assert store.get("voices", "anna") is not None
+    assert not store._breaker.is_silent
 
 
 def test_a_store_that_may_only_be_read_is_read(path: Path):
