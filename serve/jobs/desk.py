@@ -219,9 +219,9 @@ class JobDesk:
 
         return await ask_store(find)
 
-    async def pause(self, tenant: str, job_id: str) -> Job:
+    async def pause(self, owner: Writer, job_id: str) -> Job:
         """Stops a job until it is resumed; finished parts stay."""
-        return await self._moved(tenant, job_id, JobStatus.PAUSED, among=WAITING)
+        return await self._moved(owner, job_id, JobStatus.PAUSED, among=WAITING)
 
     async def resume(self, owner: Writer, job_id: str) -> Job:
         """Goes on with a job that was paused, cancelled or has failed: only missing parts are spoken.
@@ -230,11 +230,11 @@ class JobDesk:
             ApiError, Conflict, StoreUnavailable
             AtCapacity, StoreFull, ShareUsedUp: as for a new job.
         """
-        return await self._moved(owner.id, job_id, JobStatus.QUEUED, among=RESUMABLE, owner=owner)
+        return await self._moved(owner, job_id, JobStatus.QUEUED, among=RESUMABLE)
 
-    async def cancel(self, tenant: str, job_id: str) -> Job:
+    async def cancel(self, owner: Writer, job_id: str) -> Job:
         """Ends a job; finished parts stay until it is deleted."""
-        return await self._moved(tenant, job_id, JobStatus.CANCELLED, among=UNFINISHED)
+        return await self._moved(owner, job_id, JobStatus.CANCELLED, among=UNFINISHED)
 
     async def speak_again(self, context: RequestContext, job_id: str, number: int, body: PartBody) -> Job:
         """Has one part spoken with another seed or text; all others stay as they are.
@@ -297,14 +297,8 @@ class JobDesk:
             self.records.remove(job.id)
         return True
 
-    async def _moved(
-        self, tenant: str, job_id: str, to: JobStatus, *, among: tuple[JobStatus, ...], owner: Writer | None = None
-    ) -> Job:
-        """
-        Args:
-            owner: of the job, if it is to be spoken.
-        """
-        job = await self.get(tenant, job_id)
+    async def _moved(self, owner: Writer, job_id: str, to: JobStatus, *, among: tuple[JobStatus, ...]) -> Job:
+        job = await self.get(owner.id, job_id)
         if job.record.status is to:
             return job
 
@@ -316,7 +310,7 @@ class JobDesk:
             status = "removed" if found is None else found.record.status.value
             raise Conflict(f"the job is {status}; this is for jobs that are {', '.join(among)}")
 
-        if owner is not None:
+        if to is JobStatus.QUEUED:
             entering = self._intake.enter(
                 job.id, owner, job.record.size, move, lambda: self.records.put_back(job, job.record.script)
             )

@@ -99,20 +99,13 @@ class JobRecords:
             Conflict: there is one of this id.
             StoreUnavailable
         """
-        lost: StoreUnavailable | None = None
-        while True:
-            try:
-                self._store.put(NAMESPACE, job_id, record.to_json(), replaces=0, keeps=1)
-                return
-            except Conflict:
-                found = self._read_after(lost, job_id)
-                if found is not None and found.record == record:
-                    return
-                raise
-            except StoreUnavailable as error:
-                if isinstance(error, StoreFull) or lost is not None:
-                    raise
-                lost = error
+
+        def first(known: JobRecord | None) -> JobRecord:
+            if known is not None:
+                raise Conflict("there is a job of this id")
+            return record
+
+        self._write(job_id, first)
 
     def change(self, job_id: str, change: Change) -> JobRecord | None:
         """Changes a record, and returns it as it is then; None: it is not there, or the change leaves it as it is.
@@ -120,25 +113,29 @@ class JobRecords:
         Raises:
             StoreUnavailable; what `change` raises.
         """
+        return self._write(job_id, lambda known: None if known is None else change(known))
+
+    def _write(self, job_id: str, change: Callable[[JobRecord | None], JobRecord | None]) -> JobRecord | None:
         lost: StoreUnavailable | None = None
         sent: tuple[int, JobRecord] | None = None
-        while (job := self._read_after(lost, job_id)) is not None:
-            if (job.version, job.record) == sent:
+        while True:
+            job = self._read_after(lost, job_id)
+            # The first version of an id that was used before is not 1.
+            if job is not None and sent is not None and job.record == sent[1] and sent[0] in (0, job.version - 1):
                 return job.record
-            changed = change(job.record)
+            changed, version = change(None if job is None else job.record), 0 if job is None else job.version
             if changed is None:
                 return None
             try:
-                self._store.put(NAMESPACE, job_id, changed.to_json(), replaces=job.version, keeps=1)
+                self._store.put(NAMESPACE, job_id, changed.to_json(), replaces=version, keeps=1)
             except Conflict:
                 continue
             except StoreUnavailable as error:
                 if isinstance(error, StoreFull) or lost is not None:
                     raise
-                lost, sent = error, (job.version + 1, changed)
+                lost, sent = error, (version, changed)
                 continue
             return changed
-        return None
 
     def remove(self, job_id: str) -> None:
         """Removes the record of a job whose files are removed."""

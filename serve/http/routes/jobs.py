@@ -204,7 +204,7 @@ async def subtitles(
 @router.post(f"{ONE}/pause", response_model=JobReply, responses=answers(404, 409, 503))
 @requires(Scope.SPEECH)
 async def pause(job_id: str, request: Request, services: RequestServices) -> JobReply:
-    return job_reply(await services.jobs.pause(caller_of(request).id, job_id), services.jobs.config.keep_s)
+    return job_reply(await services.jobs.pause(caller_of(request).writer, job_id), services.jobs.config.keep_s)
 
 
 @router.post(f"{ONE}/resume", response_model=JobReply, responses=answers(404, 409, 429, 503, 507))
@@ -216,7 +216,7 @@ async def resume(job_id: str, request: Request, services: RequestServices) -> Jo
 @router.post(f"{ONE}/cancel", response_model=JobReply, responses=answers(404, 409, 503))
 @requires(Scope.SPEECH)
 async def cancel(job_id: str, request: Request, services: RequestServices) -> JobReply:
-    return job_reply(await services.jobs.cancel(caller_of(request).id, job_id), services.jobs.config.keep_s)
+    return job_reply(await services.jobs.cancel(caller_of(request).writer, job_id), services.jobs.config.keep_s)
 
 
 @router.delete(ONE, status_code=204, response_class=Response, responses=answers(404, 503))

@@ -205,7 +205,7 @@ async def test_no_way_into_the_queue_passes_a_limit(tmp_path: Path, config: dict
     else:
         jobs = [await clients.create(place, text=f"{text} {place}") for place in range(4)]
         for job in jobs:
-            await clients.desks[0].cancel("anna", job.id)
+            await clients.desks[0].cancel(clients.caller.writer, job.id)
         asked = [clients.desks[place % 2].resume(clients.caller.writer, job.id) for place, job in enumerate(jobs)]
         if way == "again":
             for coroutine in asked:
@@ -375,7 +375,7 @@ async def test_every_change_survives_a_lost_answer(tmp_path: Path, way: str):
     clients = Clients(tmp_path)
     job, desk = await clients.create(), clients.desks[0]
     if way == "resume":
-        await desk.cancel("anna", job.id)
+        await desk.cancel(clients.caller.writer, job.id)
     before = await clients.charged()
     store, lost = desk.records._store, []
     put, delete = store.put, store.delete
@@ -397,7 +397,7 @@ async def test_every_change_survives_a_lost_answer(tmp_path: Path, way: str):
     elif way == "delete":
         await desk.delete("anna", job.id)
     else:
-        await getattr(desk, way)("anna", job.id)
+        await getattr(desk, way)(clients.caller.writer, job.id)
     statuses = [found.record.status.value for found in clients.jobs().values()]
     assert statuses == {"pause": ["paused"], "cancel": ["cancelled"], "delete": []}.get(way, ["queued"])
     assert await clients.charged() - before == (len("The first words.") if way == "again" else 0)

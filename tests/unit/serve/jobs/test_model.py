@@ -212,7 +212,7 @@ class Clients:
         desk = self._chance.choice(self.replicas).desk
         move = self._chance.choice((desk.pause, desk.resume, desk.resume, desk.cancel))
         with self._told(known):
-            await move(known.caller.id, known.id)
+            await move(known.caller.writer, known.id)
 
     async def delete(self, known: Known) -> None:
         desk = self._chance.choice(self.replicas).desk
