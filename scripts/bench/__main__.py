@@ -23,52 +23,27 @@ from scripts.bench.bench import Bench, Options, ScenarioFailed
 from scripts.bench.client import Endpoint
 from scripts.bench.plots import draw_all
 from scripts.bench.record import RESULTS, ROOT, Result, is_done, publish
-from scripts.bench.scenarios import (
-    account,
-    cold_start,
-    deaths,
-    determinism,
-    disconnect_storm,
-    growth,
-    house,
-    listeners,
-    listeners_beside_a_book,
-    overload,
-    saturation,
-    saturation_knee,
-    serve_overhead,
-    single,
-    soak,
-    streaming,
-    turn,
-    weights,
-)
+from scripts.bench.scenarios import account, cold_start, listeners, overhead, saturation, single, streaming, turn
 from scripts.bench.summary import LIMIT_KEPT, TARGET_REACHED, markdown, summarise, write_pages
 from scripts.config_path import DEFAULT, config_path
 
 SCENARIOS = {
-    "b1": single,
-    "b2": streaming,
-    "b3": saturation,
-    "b4": saturation_knee,
-    "b5": listeners,
-    "b6": overload,
-    "b7": growth,
-    "b8": determinism,
-    "b9": disconnect_storm,
-    "b13": house,
-    "b15": account,
-    "b16": weights,
-    "b14": turn,
-    "b12": soak,
-    "b10": serve_overhead,
-    "b11": cold_start,
-    "b17": deaths,
-    "b18": listeners_beside_a_book,
+    "b1": single.run,
+    "b2": streaming.run,
+    "b3": saturation.run,
+    "b4": listeners.knee,
+    "b5": listeners.at_once,
+    "b13": overhead.around_the_model,
+    "b15": account.run,
+    "b16": single.weights,
+    "b14": turn.run,
+    "b10": overhead.serve,
+    "b11": cold_start.run,
+    "b18": listeners.beside_a_book,
 }
 WIDTH = 140  # of tables in a file
 COMPILE_STEP = "from pipeline.model.cpu.native import SOURCE, library; library(SOURCE)"
-FOR_ANY_SERVER = ("b2", "b3", "b4", "b5", "b6")
+FOR_ANY_SERVER = ("b2", "b3", "b4", "b5")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -98,9 +73,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run_scenarios(bench: Bench, args: argparse.Namespace, console: Console) -> bool:
     """Runs each scenario, prints its tables and keeps its result. Returns False if one of them failed."""
-    shown = Console()
-    if not shown.is_terminal:
-        shown = Console(width=WIDTH)
+    output = Console()
+    if not output.is_terminal:
+        output = Console(width=WIDTH)
     names = list(SCENARIOS) if "all" in args.scenarios else args.scenarios
     if args.url:
         names = [name for name in names if name in FOR_ANY_SERVER]
@@ -112,16 +87,16 @@ def run_scenarios(bench: Bench, args: argparse.Namespace, console: Console) -> b
         began = time.monotonic()
         try:
             with bench.scenario(name):
-                report = SCENARIOS[name].run(bench)
+                report = SCENARIOS[name](bench)
         except (ScenarioFailed, RuntimeError, OSError, AssertionError) as error:
             console.print(f"{name} failed: {error}", style="red", markup=False)
             failed = True
             bench.systems.close()  # the next scenario starts systems of its own
             continue
         for table in report.tables:
-            shown.print(table)
-        taken_s = round(time.monotonic() - began, 1)
-        result = {"options": shown_options(bench.options), "taken_s": taken_s, "judged": report.figures, **report.result}
+            output.print(table)
+        wall_s = round(time.monotonic() - began, 1)
+        result = {"options": shown_options(bench.options), "taken_s": wall_s, "judged": report.figures, **report.result}
         publish(name, result, args.results)
     return not failed
 
@@ -143,7 +118,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="chattts-serve bench",
         description="Measure the service against the ChatTTS package, in one run on one machine.",
-        epilog="; ".join(f"{name}: {first_line(module.__doc__)}" for name, module in SCENARIOS.items()),
+        epilog="; ".join(f"{name}: {title_of(run.__doc__)}" for name, run in SCENARIOS.items()),
     )
     parser.add_argument("scenarios", nargs="+", choices=[*SCENARIOS, "all", "summary"], metavar="SCENARIO")
     parser.add_argument("--quick", action="store_true", help="shorter speech and fewer loads: about 17 minutes for all")
@@ -170,7 +145,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--path", choices=("fast", "plain"), default="fast", help="Serve's data path; `fast` is the one of `make serve`"
     )
     parser.add_argument("--slo-ttfb-s", type=float, default=2.5, help="b4: limit of the first audio, p95")
-    parser.add_argument("--soak-minutes", type=float, default=30.0, help="b12: duration")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for results and plots")
     parser.add_argument("--resume", action="store_true", help="skip scenarios that have a result of this commit")
     parser.add_argument("--readme", action="store_true", help="summary: also update the tables of README.md and docs/")
@@ -185,14 +159,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def device_of(config: Path, wanted: str | None, parser: argparse.ArgumentParser) -> str:
+def device_of(config: Path, requested: str | None, parser: argparse.ArgumentParser) -> str:
     """Returns the device of every system. The configuration decides: a service on another one has other deployments."""
     configured = configured_device(config)
-    if configured == "auto" and wanted is None:
+    if configured == "auto" and requested is None:
         parser.error(f"{config} has engine.device auto: say --device cpu or --device cuda for the ChatTTS package")
-    if configured != "auto" and wanted not in (None, configured):
-        parser.error(f"--device {wanted}, but {config} has engine.device {configured}: choose another --config")
-    return wanted or configured
+    if configured != "auto" and requested not in (None, configured):
+        parser.error(f"--device {requested}, but {config} has engine.device {configured}: choose another --config")
+    return requested or configured
 
 
 def configured_device(config: Path) -> str:
@@ -218,7 +192,6 @@ def options_of(args: argparse.Namespace) -> Options:
         device=args.device or "cpu",
         threads=args.threads,
         vocoder_threads=args.vocoder_threads,
-        soak_minutes=args.soak_minutes,
         slo_ttfb_s=args.slo_ttfb_s,
         endpoint=Endpoint(args.url.rstrip("/"), args.model, args.voice, key) if args.url else None,
     )
@@ -235,7 +208,7 @@ def best_weights(config: Path) -> str:
 
 
 def shown_options(options: Options) -> Result:
-    """Returns the options as a result keeps them."""
+    """Returns the options as a result has them."""
     return {
         "quick": options.quick,
         "seed": options.seed,
@@ -251,10 +224,10 @@ def shown_options(options: Options) -> Result:
     }
 
 
-def first_line(card: str | None) -> str:
-    """Returns the title of a scenario."""
-    assert card is not None
-    return card.splitlines()[0].partition(": ")[0]
+def title_of(docstring: str | None) -> str:
+    """Returns the title of a scenario, which stands between its name and a colon."""
+    assert docstring is not None
+    return docstring.partition(": ")[0].partition(", ")[2]
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:

@@ -20,7 +20,6 @@ from rich.table import Table
 
 from scripts.bench import names
 from scripts.bench.client import Endpoint
-from scripts.bench.load import Load
 from scripts.bench.settings import Settings
 from scripts.bench.systems import (
     Remote,
@@ -36,7 +35,7 @@ from scripts.bench.systems import (
     start_upstream,
 )
 from scripts.bench.timeline import Timeline, failures
-from scripts.bench.workload import Lengths, Utterance, utterance
+from scripts.bench.workload import Lengths, Load, Utterance, utterance
 
 WARM_UP_S = 1.0
 MAX_PROMPT = 512
@@ -61,7 +60,6 @@ class Options:
     device: str = "cpu"
     threads: int = os.cpu_count() or 1
     vocoder_threads: int = 1
-    soak_minutes: float = 30.0
     slo_ttfb_s: float = 2.5
     endpoint: Endpoint | None = None
 
@@ -113,8 +111,6 @@ class Bench:
     def __init__(self, options: Options, console: Console) -> None:
         self.options = options
         self.systems = SystemPool()
-        self.peak_rates: dict[str, float] = {}
-        """system -> requests per second it can answer, once measured"""
         self._console = console
         self._status: Status | None = None
         self._scenario = ""
@@ -127,9 +123,9 @@ class Bench:
             yield
         self._status = None
 
-    def progress(self, what: str) -> None:
+    def progress(self, activity: str) -> None:
         """Shows what is being measured now."""
-        line = f"{self._scenario}: {what}"
+        line = f"{self._scenario}: {activity}"
         if self._console.is_terminal and self._status is not None:
             self._status.update(line)
         else:
@@ -202,15 +198,15 @@ class Bench:
             ScenarioFailed: a request failed.
         """
         if self.options.endpoint is not None:  # the length of another server's audio is not known in advance
-            load = replace(load, utterances=tuple(replace(what, steps=0) for what in load.utterances))
+            load = replace(load, utterances=tuple(replace(utterance, steps=0) for utterance in load.utterances))
         timelines = system.run(load)
-        if wrong := failures(timelines):
-            raise ScenarioFailed(f"{len(wrong)} of {len(timelines)} requests to {system.name} failed, the first: {wrong[0]}")
+        if errors := failures(timelines):
+            raise ScenarioFailed(f"{len(errors)} of {len(timelines)} requests to {system.name} failed, the first: {errors[0]}")
         return timelines
 
-    def alone(self, system: System, what: Utterance, *, streamed: bool = True) -> Timeline:
+    def alone(self, system: System, utterance: Utterance, *, streamed: bool = True) -> Timeline:
         """Runs one request with nothing beside it."""
-        (line,) = self.run(system, Load((what,), clients=1, streamed=streamed))
+        (line,) = self.run(system, Load((utterance,), clients=1, streamed=streamed))
         return line
 
     def _awake(self, name: str, key: object, start: Callable[[], Any]) -> Any:

@@ -4,7 +4,6 @@
 
 In:    the model's dimensions
 Out:   bytes per step; the copy bandwidth
-Owns:  nothing
 Never: the engine
 """
 

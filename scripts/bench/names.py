@@ -2,8 +2,6 @@
 
 In:    a system's name
 Out:   its label
-Owns:  the names
-Never: starting a system
 """
 
 UPSTREAM = "upstream"

@@ -1,8 +1,7 @@
-"""Plots of the results: latency over load, real-time factor over length, the comparison.
+"""Plots of the results: the comparison of the systems, who holds the cores.
 
 In:    results/*.json
 Out:   PNG files beside them
-Owns:  nothing
 Never: measuring
 """
 
@@ -29,22 +28,22 @@ def draw_all(folder: Path = RESULTS) -> list[Path]:
     """Draws every plot that has a result. Returns the files."""
     drawn = []
     for file, scenario, draw in PLOTS:
-        found = read(scenario, folder)
-        if found is None:
+        result = read(scenario, folder)
+        if result is None:
             continue
         figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
         axes = figure.subplots()
-        draw(axes, found)
+        draw(axes, result)
         axes.spines[["top", "right"]].set_visible(False)
         figure.savefig(folder / file)
         drawn.append(folder / file)
     return drawn
 
 
-def draw_comparison(axes: Axes, found: Result) -> None:
+def draw_comparison(axes: Axes, result: Result) -> None:
     """Draws B3: seconds of audio per second of every system, one and eight in flight."""
-    systems: dict[str, Any] = found["systems"]
-    names = [name for name in systems if kind(name) != STATIC or name == found.get("best_batch")]
+    systems: dict[str, Any] = result["systems"]
+    names = [name for name in systems if kind(name) != STATIC or name == result.get("best_batch")]
     loads = sorted({int(clients) for name in names for clients in systems[name]})
     for number, name in enumerate(names):
         at = [index for index, clients in enumerate(loads) if str(clients) in systems[name]]
@@ -61,33 +60,9 @@ def draw_comparison(axes: Axes, found: Result) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
-def draw_load(axes: Axes, found: Result) -> None:
-    """Draws B4: time to first audio over the rate of requests."""
-    rates = [row["rate"] for row in found["rates"]]
-    for key, style, rank in (("ttfb_p50_s", "-", "p50"), ("ttfb_p95_s", "--", "p95")):
-        times = [row[key] for row in found["rates"]]
-        axes.plot(rates, times, style, marker="o", color=COLOURS[SERVICE], label=f"first audio, {rank}")
-    axes.axhline(found["limit_ttfb_s"], color="#d93025", linewidth=1, label="limit")
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("requests per second")
-    axes.set_ylabel("seconds")
-    axes.legend(frameon=False, fontsize=8)
-
-
-def draw_growth(axes: Axes, found: Result) -> None:
-    """Draws B7: real-time factor of a stream over its length."""
-    for name, lengths in found["rtf"].items():
-        points = sorted((float(length), values["median"]) for length, values in lengths.items())
-        axes.plot(*zip(*points, strict=True), marker="o", color=COLOURS[name], label=label(name))
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("seconds of audio")
-    axes.set_ylabel("real-time factor, streamed")
-    axes.legend(frameon=False, fontsize=8)
-
-
-def draw_account(axes: Axes, found: Result) -> None:
+def draw_account(axes: Axes, result: Result) -> None:
     """Draws B15: which processes hold the cores, stacked, over time."""
-    timeline, cores = found["timeline"], found["cores"]
+    timeline, cores = result["timeline"], result["cores"]
     kinds = sorted(cores, key=lambda kind: -cores[kind]["running"])
     colours = dict(zip(kinds, ("#1a73e8", "#8ab4f8", "#e8a33d", "#f6d08a", "#9aa0a6", "#c8ccd0", "#e3e5e8"), strict=False))
     axes.stackplot(
@@ -103,7 +78,5 @@ def draw_account(axes: Axes, found: Result) -> None:
 
 PLOTS: tuple[tuple[str, str, Callable[[Axes, Result], None]], ...] = (
     ("comparison.png", "b3", draw_comparison),
-    ("latency-over-load.png", "b4", draw_load),
-    ("growth.png", "b7", draw_growth),
     ("cores.png", "b15", draw_account),
 )

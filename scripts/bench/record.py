@@ -77,7 +77,7 @@ def publish(name: str, result: Result, folder: Path = RESULTS) -> None:
 
 
 def read(name: str, folder: Path = RESULTS) -> Any:
-    """Returns a kept result, or None."""
+    """Returns the last result of a scenario, or None."""
     try:
         return json.loads((folder / f"{name}.json").read_text())
     except FileNotFoundError:
@@ -92,5 +92,5 @@ def step_figure(slots: int, attention: str = "auto", *, weights: str = "dtype", 
 
 def is_done(name: str, folder: Path, *, quick: bool) -> bool:
     """True if there is a result of this commit and of this kind of run."""
-    found = read(name, folder)
-    return found is not None and found["hardware"]["commit"] == hardware()["commit"] and found["options"]["quick"] == quick
+    result = read(name, folder)
+    return result is not None and result["hardware"]["commit"] == hardware()["commit"] and result["options"]["quick"] == quick

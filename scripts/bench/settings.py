@@ -2,7 +2,6 @@
 
 In:    a file of configs/, what a scenario changes in it
 Out:   a whole document, as a YAML file would give it
-Owns:  nothing
 Never: checking it: the service does
 """
 
@@ -37,9 +36,9 @@ class Settings:
 
 def document(settings: Settings, port: int, source: Path | None) -> dict[str, Any]:
     """Returns the configuration, with lengths that follow from the text and time-outs for slow machines."""
-    found: dict[str, Any] = copy.deepcopy(parse_yaml(settings.base.read_text()))
-    found["http_options"] |= {"host": "127.0.0.1", "port": port}
-    args = found["applications"][0]["args"]
+    contents: dict[str, Any] = copy.deepcopy(parse_yaml(settings.base.read_text()))
+    contents["http_options"] |= {"host": "127.0.0.1", "port": port}
+    args = contents["applications"][0]["args"]
     args["source"] = None if source is None else str(source)
     timeouts = {"first_audio_timeout_s": 600.0, "chunk_timeout_s": 600.0, "total_timeout_s": 3600.0}
     changes = {
@@ -55,7 +54,7 @@ def document(settings: Settings, port: int, source: Path | None) -> dict[str, An
         for parent in parents:
             section = section.setdefault(parent, {})
         section[key] = value
-    application = found["applications"][0]
+    application = contents["applications"][0]
     for deployment in application["deployments"]:
         if settings.waiting_calls is not None:
             deployment |= dict.fromkeys(("max_ongoing_requests", "max_queued_requests"), settings.waiting_calls)
@@ -67,8 +66,8 @@ def document(settings: Settings, port: int, source: Path | None) -> dict[str, An
             number = deployment["num_replicas"] = settings.replicas[deployment["name"]]
             deployment["ray_actor_options"]["num_cpus"] /= number  # they share the place of one
     if (args.get("pipeline") or {}).get("vocoder", {}).get("placement") == "with_acoustic":
-        application["deployments"] = [one for one in application["deployments"] if one["name"] != "Vocoder"]
-    return found
+        application["deployments"] = [entry for entry in application["deployments"] if entry["name"] != "Vocoder"]
+    return contents
 
 
 def from_zero(sleeps_after_s: float) -> dict[str, Any]:

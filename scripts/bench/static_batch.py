@@ -26,8 +26,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from pipeline.spec import HOP, SAMPLES_PER_STEP
-from scripts.bench.upstream import load_chat
-from scripts.bench.worker import exactly, to_pcm
+from scripts.bench.upstream import exactly, load_chat, to_pcm
 
 BATCH_WAIT_S = 0.03
 

@@ -70,8 +70,6 @@ CPU = (
     Judged("audio_rate_to_upstream", "b3", "seconds of audio per second, 8 in flight, this service / upstream", 16.0, 22.0),
     Judged("audio_rate_to_static", "b3", "the same, this service / static batches at their best size", 2.5, 5.0),
     Judged("smooth_listeners", "b5", "listeners at once of whom 95 % hear no gap", 5.0, 8.0, ""),
-    Judged("rtf_growth", "b7", "real-time factor of a stream, 25 s / 5 s of audio", 1.1, 1.0, less_is_better=True),
-    Judged("same_seed_equality", "b8", "same seed, same bytes: share of all comparisons, every number format", 1.0, 1.0, ""),
     Judged("house_core_ms", "b13", "core-time around the model for a second of audio", 3.5, 2.0, "ms", less_is_better=True),
     Judged("step_int4_over_int8", "b16", "a decode step alone, int4 weights / int8 weights", 0.75, 0.6, less_is_better=True),
     Judged("added_by_serve_ms", "b10", "added by Ray Serve to the first audio", 15.0, 4.0, "ms", less_is_better=True),
@@ -85,7 +83,7 @@ def summarise(folder: Path = RESULTS, figures: Sequence[Judged] = CPU) -> Result
     rows: list[dict[str, Any]] = []
     machines: dict[str, Mapping[str, Any]] = {}
     for figure in figures:
-        found = read(figure.scenario, folder)
+        result = read(figure.scenario, folder)
         row: dict[str, Any] = {
             "figure": figure.name,
             "label": figure.label,
@@ -93,13 +91,13 @@ def summarise(folder: Path = RESULTS, figures: Sequence[Judged] = CPU) -> Result
             "limit": figure.shown(figure.limit),
             "target": figure.shown(figure.target),
         }
-        measured = None if found is None else found["judged"].get(figure.name)
-        if found is None or measured is None:
+        measured = None if result is None else result["judged"].get(figure.name)
+        if result is None or measured is None:
             rows.append(row | {"measured": None, "verdict": NOT_MEASURED})
             continue
         row |= {"measured": measured, "shown": shown(measured, figure), "verdict": figure.verdict(measured["median"])}
-        row |= {"commit": found["hardware"]["commit"], "quick": found["options"]["quick"], "format": number_format(found)}
-        machines[found["hardware"]["cpu"]] = found["hardware"]
+        row |= {"commit": result["hardware"]["commit"], "quick": result["options"]["quick"], "format": number_format(result)}
+        machines[result["hardware"]["cpu"]] = result["hardware"]
         rows.append(row)
     return {"benchmark": "summary", "hardware": list(machines.values()), "figures": rows}
 
@@ -124,7 +122,9 @@ def markdown(summary: Result) -> str:
 
 def measured_on(summary: Result) -> str:
     """Returns machine, number format and commit in one sentence."""
-    machines = "; ".join(f"{one['cores']} cores, {one['cpu']}, torch {one['torch']}" for one in summary["hardware"])
+    machines = "; ".join(
+        f"{machine['cores']} cores, {machine['cpu']}, torch {machine['torch']}" for machine in summary["hardware"]
+    )
     commits = sorted({row["commit"] for row in summary["figures"] if "commit" in row})
     quick = "; `--quick`" if any(row.get("quick") for row in summary["figures"]) else ""
     formats = " and ".join(sorted({row["format"] for row in summary["figures"] if row.get("format")}))
@@ -133,15 +133,15 @@ def measured_on(summary: Result) -> str:
 
 def reader_table(folder: Path = RESULTS) -> str | None:
     """Returns the ChatTTS package beside this service in plain words, or None while B1, B2 or B3 has no result."""
-    alone, stream, crowd = (read(name, folder) for name in ("b1", "b2", "b3"))
-    if alone is None or stream is None or crowd is None:
+    alone, single, crowd = (read(name, folder) for name in ("b1", "b2", "b3"))
+    if alone is None or single is None or crowd is None:
         return None
     alone_s = [f"{alone['rtf_4_s'][name]['median']:.2f} s" for name in (UPSTREAM, IN_PROCESS)]
-    streams = [stream["systems"][name] for name in (UPSTREAM, SERVICE)]
+    streams = [single["systems"][name] for name in (UPSTREAM, SERVICE)]
     rates = [crowd["systems"][name]["8"]["audio_s_per_s"]["median"] for name in (UPSTREAM, SERVICE)]
-    first = [f"{each['ttfb_p50_s']['median']:.2f} s" for each in streams]
-    pauses = [f"{each['underruns']['median']:.0f} ({each['stalled_s']['median']:.1f} s in all)" for each in streams]
-    factors = [found["judged"][name]["median"] for found, name in zip((alone, stream, crowd), READER_FACTORS, strict=True)]
+    first = [f"{stream['ttfb_p50_s']['median']:.2f} s" for stream in streams]
+    pauses = [f"{stream['underruns']['median']:.0f} ({stream['stalled_s']['median']:.1f} s in all)" for stream in streams]
+    factors = [result["judged"][name]["median"] for result, name in zip((alone, single, crowd), READER_FACTORS, strict=True)]
     rows = (
         ("compute time per second of audio, one request", *alone_s, factors[0]),
         ("first audio of a stream", *first, factors[1]),
@@ -160,9 +160,9 @@ def reader_table(folder: Path = RESULTS) -> str | None:
 def speed_answer(factors: list[float], crowd: Result, arrivals: Result | None) -> list[str]:
     """Returns, as lines of a paragraph, how fast the service is and at which load its streams have no gap."""
     cores, gaps = crowd["hardware"]["cores"], 100 - 100 * crowd["systems"][SERVICE]["8"]["continuous"]["median"]
-    one, _, eight = factors
+    alone, _, eight = factors
     lines = [
-        f"**How fast is it?** On {cores} CPU cores, it is {one:.1f} times as fast as the ChatTTS package for one request,",
+        f"**How fast is it?** On {cores} CPU cores, it is {alone:.1f} times as fast as the ChatTTS package for one request,",
         f"and {eight:.1f} times for eight at once. Speed is not smoothness: with eight at once, {gaps:.0f} % of the streams",
         f"had a gap of {CONTINUOUS_S:g} s or more.",
     ]
@@ -191,15 +191,15 @@ def number_format(result: Result) -> str:
 
 def path_table(folder: Path = RESULTS) -> str | None:
     """Returns the table of B10, or None while there is no result."""
-    found = read("b10", folder)
-    if found is None:
+    result = read("b10", folder)
+    if result is None:
         return None
-    systems: dict[str, Any] = found["systems"]
+    systems: dict[str, Any] = result["systems"]
     lines = ["| | " + " | ".join(PATH_NAMES[name] for name in systems) + " |", "|---" * (len(systems) + 1) + "|"]
     for key, (label, scale) in PATH_FIGURES.items():
         cells = [f"{figures[key]['median'] * scale:.3g}" if key in figures else "" for figures in systems.values()]
         lines.append(f"| {label} | {' | '.join(cells)} |")
-    hardware, rounds = found["hardware"], found["options"]["repeats"]
+    hardware, rounds = result["hardware"], result["options"]["repeats"]
     lines += ["", f"Medians of {rounds} rounds, demo checkpoint, {hardware['cores']} cores; commit {hardware['commit']}."]
     return "\n".join(lines)
 

@@ -26,26 +26,24 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
 import requests
 import yaml
 
 from pipeline.checkpoint.locate import resolve
 from pipeline.paths import cache_home
-from scripts.bench.client import Endpoint, http_speaker
-from scripts.bench.load import Load, drive
+from scripts.bench.client import Endpoint, drive, health, http_speaker
 from scripts.bench.names import IN_PROCESS, SERVICE, STATIC, UPSTREAM
-from scripts.bench.processes import environment, parents, resident_bytes, stat
+from scripts.bench.processes import family
 from scripts.bench.record import ROOT
 from scripts.bench.settings import Settings, document
 from scripts.bench.timeline import Timeline
-from scripts.bench.workload import Utterance
+from scripts.bench.workload import Load, Utterance
 
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 60.0
 THAW_TIMEOUT_S = 60.0
 POLL_S = 0.05
-END = "end"
-"""the command that ends a worker"""
 # Ray gives its workers niceness 15: other work on the machine would slow them, and not the systems without Ray.
 ENVIRONMENT = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
@@ -59,30 +57,25 @@ class System:
         """Runs a load against the system, to its end."""
         raise NotImplementedError
 
-    def pids(self) -> list[int]:
-        """Returns the ids of all its processes."""
+    def processes(self) -> list[psutil.Process]:
+        """Returns all its processes."""
         raise NotImplementedError
 
     def freeze(self) -> None:
         """Stops all its processes; they take no more processor time."""
-        self._signal(signal.SIGSTOP)
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
 
     def thaw(self) -> None:
         """Continues all its processes."""
-        self._signal(signal.SIGCONT)
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
 
     def close(self) -> None:
         """Ends all its processes."""
         raise NotImplementedError
-
-    def resident_bytes(self) -> int:
-        """Returns the resident memory of all its processes."""
-        return sum(resident_bytes(pid) for pid in self.pids())
-
-    def _signal(self, number: signal.Signals) -> None:
-        for pid in self.pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
 
 
 class WorkerProcess(System):
@@ -110,19 +103,16 @@ class WorkerProcess(System):
         timelines: list[Timeline] = self.call("load", load)
         return timelines
 
-    def pids(self) -> list[int]:
-        pid = self._process.pid
-        return [pid] if pid is not None and self._process.is_alive() else []
+    def processes(self) -> list[psutil.Process]:
+        return [psutil.Process(self._process.pid)] if self._process.is_alive() else []
 
     def close(self) -> None:
         self.thaw()
-        with contextlib.suppress(OSError):
-            self._pipe.send((END, ()))
+        self._pipe.close()  # the worker ends itself
         self._process.join(timeout=10)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
-        self._pipe.close()
 
     def _answer(self) -> Any:
         try:
@@ -148,7 +138,7 @@ class Remote(System):
         async with http_speaker(self.endpoint) as speak:
             return await drive(load, speak)
 
-    def pids(self) -> list[int]:
+    def processes(self) -> list[psutil.Process]:
         return []
 
     def close(self) -> None:
@@ -184,32 +174,25 @@ class Served(Remote):
         super().thaw()
         self._wait_until_ready(THAW_TIMEOUT_S)
 
-    def pids(self) -> list[int]:
-        """Returns its descendants and the processes with its folder in their environment; Ray hides some from either search."""
-        mark, family = f"RAY_TMPDIR={self._folder}".encode(), parents()
-        found = {pid for pid in family if mark in environment(pid)} | {self._process.pid}
-        while more := {pid for pid, parent in family.items() if parent in found and pid not in found}:
-            found |= more
-        return sorted(found & family.keys())
+    def processes(self) -> list[psutil.Process]:
+        return family(f"RAY_TMPDIR={self._folder}", self._process.pid)
 
     def close(self) -> None:
-        self._signal(signal.SIGCONT)
-        ours = {pid: stat(pid).born for pid in self.pids()}
+        super().thaw()
+        processes = self.processes()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=STOP_TIMEOUT_S)
-        for pid, born in ours.items():  # a number may belong to another process by now
-            with contextlib.suppress(OSError):
-                if stat(pid).born == born:
-                    os.kill(pid, signal.SIGKILL)
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended, whoever has its number by now
+                process.kill()
         self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def health(self) -> dict[str, Any]:
         """Returns the body of GET /health."""
-        found: dict[str, Any] = requests.get(f"{self.endpoint.url}/health", timeout=10).json()
-        return found
+        return health(self.endpoint.url)
 
     def _wait_until_ready(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

@@ -2,7 +2,6 @@
 
 In:    arrivals of audio
 Out:   first audio, first audible audio, gaps, underruns, percentiles, rates
-Owns:  nothing
 Never: clocks, networks
 """
 
@@ -25,14 +24,14 @@ class Timeline:
     """One request. Times in seconds of the load's own clock; 0 is the load's start."""
 
     index: int
-    audio_s: float
+    audio_s: float = 0.0
     """length of the requested audio; 0: unknown"""
-    due_s: float
+    due_s: float = 0.0
     """when it should have been sent"""
     sent_s: float = 0.0
     """when its last byte was sent"""
     status: int = 0
-    """200, the status of a refusal, or 0: no answer at all"""
+    """that of the answer; 0: there was none"""
     arrivals: list[tuple[float, int]] = field(default_factory=list)
     """(time, samples) of each piece of audio"""
     audible_s: float | None = None
@@ -40,7 +39,7 @@ class Timeline:
     ended_s: float = 0.0
     complete: bool = False
     """the answer ended by itself, cleanly"""
-    left: bool = False
+    disconnected: bool = False
     """the client disconnected"""
     md5: str = ""
     retry_after_s: float | None = None
@@ -132,24 +131,36 @@ def audio_rate(timelines: Sequence[Timeline], completions: int) -> float:
     return audio_s / until
 
 
+def request_rate(timelines: Sequence[Timeline], completions: int) -> float:
+    """Returns the requests per second of a load that was always saturated, from its audio per second."""
+    received_s = [line.audio_s or line.received_s for line in timelines if line.complete]
+    return audio_rate(timelines, completions) / statistics.mean(received_s)
+
+
 def failures(timelines: Iterable[Timeline]) -> list[str]:
     """Returns the errors of the requests that were neither answered, nor refused, nor abandoned by their client."""
     return [
         line.error or f"incomplete answer, status {line.status}"
         for line in timelines
-        if not line.complete and not line.left and line.status not in REFUSALS
+        if not line.complete and not line.disconnected and line.status not in REFUSALS
     ]
+
+
+def shown(values: dict[str, float | int]) -> str:
+    """Returns a spread as text: the median, and the range when there was more than one round."""
+    middle = f"{values['median']:.2f}"
+    return middle if values["n"] == 1 else f"{middle} ({values['min']:.2f} - {values['max']:.2f})"
 
 
 def latency(timelines: Sequence[Timeline]) -> dict[str, float]:
     """Returns the figures that a listener notices, over complete answers."""
-    done = [line for line in timelines if line.complete]
-    ttfb = [line.ttfb_s for line in done]
-    gaps = [gap for line in done for gap in line.gaps_s]
-    stalls = [line.stalls_s() for line in done]
-    audible = [line.audible_s - line.sent_s for line in done if line.audible_s is not None]
+    complete = [line for line in timelines if line.complete]
+    ttfb = [line.ttfb_s for line in complete]
+    gaps = [gap for line in complete for gap in line.gaps_s]
+    stalls = [line.stalls_s() for line in complete]
+    audible = [line.audible_s - line.sent_s for line in complete if line.audible_s is not None]
     return {
-        "answers": len(done),
+        "answers": len(complete),
         "ttfb_p50_s": percentile(ttfb, 50),
         "ttfb_p95_s": percentile(ttfb, 95),
         "ttfb_p99_s": percentile(ttfb, 99),
@@ -159,7 +170,7 @@ def latency(timelines: Sequence[Timeline]) -> dict[str, float]:
         "gap_max_s": max(gaps, default=0.0),
         "underruns": sum(map(len, stalls)),
         "stalled_s": sum(map(sum, stalls)),
-        "continuous": sum(line.is_continuous for line in done) / len(done),
-        "rtf_p50": percentile([line.rtf for line in done], 50),
-        "taken_p95_s": percentile([line.taken_s for line in done], 95),
+        "continuous": sum(line.is_continuous for line in complete) / len(complete),
+        "rtf_p50": percentile([line.rtf for line in complete], 50),
+        "taken_p95_s": percentile([line.taken_s for line in complete], 95),
     }

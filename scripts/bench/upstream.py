@@ -2,7 +2,6 @@
 
 In:    the folder of a checkpoint
 Out:   a `ChatTTS.Chat`
-Owns:  nothing
 Never: this project's own model
 """
 
@@ -16,6 +15,7 @@ import numpy as np
 import pybase16384
 import torch
 from ChatTTS.config import config as upstream_config
+from numpy.typing import NDArray
 from safetensors import safe_open
 
 
@@ -29,6 +29,16 @@ def load_chat(root: Path, device: str = "cpu") -> ChatTTS.Chat:
         loaded = chat._load(device=torch.device(device), coef=None, **files)
     assert loaded, "the package refused the checkpoint"
     return chat
+
+
+def exactly(steps: int) -> ChatTTS.Chat.InferCodeParams:
+    """Returns the package's own defaults with a forced length."""
+    return ChatTTS.Chat.InferCodeParams(max_new_token=steps, min_new_token=steps, show_tqdm=False)
+
+
+def to_pcm(samples: NDArray[np.float32]) -> bytes:
+    """Converts float32 samples, (m,) or (1, m), to 16-bit ones."""
+    return (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
 
 
 def _config(root: Path) -> upstream_config.Config:

@@ -10,6 +10,7 @@ systems in one process would slow each other down even while one of them is idle
 """
 
 import asyncio
+import contextlib
 import logging
 import signal
 import time
@@ -21,10 +22,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-import ChatTTS
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pipeline.audio.encode import Encoder
 from pipeline.audio.formats import audio_format
@@ -36,10 +35,9 @@ from pipeline.spec import CODEBOOKS, SAMPLE_RATE
 from pipeline.types import FinishReason, Latency, SamplingParams, SchedulingParams, SpeechPlan, StepBlock, SynthesisRequest
 from pipeline.vocoder.stream import StreamDecoder
 from pipeline.voices.catalogue import DEFAULT
-from scripts.bench.load import Sent, drive
+from scripts.bench.client import OnSent, drive
 from scripts.bench.memory_bandwidth import step_bytes
-from scripts.bench.systems import END
-from scripts.bench.upstream import load_chat
+from scripts.bench.upstream import exactly, load_chat, to_pcm
 from scripts.bench.workload import Utterance
 from scripts.say import LocalPipeline, open_pipeline
 
@@ -51,19 +49,15 @@ Commands = dict[str, Callable[..., Any]]
 
 
 def serve_commands(pipe: Connection, commands: Commands) -> None:
-    """Answers commands until `END`, or until the pipe is closed."""
+    """Answers commands until the pipe is closed."""
     pipe.send(("ready", None))
-    while True:
-        try:
+    with contextlib.suppress(EOFError):
+        while True:
             name, arguments = pipe.recv()
-        except EOFError:
-            return
-        if name == END:
-            return
-        try:
-            pipe.send(("done", commands[name](*arguments)))
-        except Exception:
-            pipe.send(("failed", traceback.format_exc()))
+            try:
+                pipe.send(("done", commands[name](*arguments)))
+            except Exception:
+                pipe.send(("failed", traceback.format_exc()))
 
 
 def run_upstream(pipe: Connection, root: Path, threads: int, device: str) -> None:
@@ -117,9 +111,9 @@ class UpstreamSpeaker:
         """Runs a call on the model's thread."""
         return self._thread.submit(work, *arguments)
 
-    async def speak(self, utterance: Utterance, streamed: bool, sent: Sent) -> AsyncGenerator[bytes, None]:
-        """Yields one utterance as 16-bit samples, as `Speak` of scripts/bench/load.py describes."""
-        sent()
+    async def speak(self, utterance: Utterance, streamed: bool, on_sent: OnSent) -> AsyncGenerator[bytes, None]:
+        """Yields one utterance as 16-bit samples, as `Speak` of scripts/bench/client.py describes."""
+        on_sent()
         async with self._turn:
             pieces = await asyncio.wrap_future(self.on_thread(self._begin, utterance, streamed))
             try:
@@ -144,7 +138,7 @@ class UpstreamSpeaker:
 
     def decode(self, utterances: list[Utterance]) -> float:
         """Returns the seconds that the package's decode loop takes for one batch of equal lengths."""
-        texts, (steps,) = [one.text for one in utterances], {one.steps for one in utterances}
+        texts, (steps,) = [utterance.text for utterance in utterances], {utterance.steps for utterance in utterances}
         self._chat.context.set(False)  # as `infer` does: an earlier client may have disconnected
         began = time.perf_counter()
         list(self._chat._infer_code(texts, False, self._device, True, exactly(steps)))
@@ -159,13 +153,13 @@ class PipelineSpeaker:
     def __init__(self, config: PipelineConfig, local: LocalPipeline) -> None:
         checkpoint = open_checkpoint(resolve(config.checkpoint, cache_home()))
         self._spec, engine = checkpoint.gpt_spec, config.engine
-        self._formats = [engine.dtype if one == "dtype" else one for one in (engine.weights, engine.kv)]
+        self._formats = [engine.dtype if name == "dtype" else name for name in (engine.weights, engine.kv)]
         self._pipeline = local
         local.vocoder.warm_up()
 
-    async def speak(self, utterance: Utterance, streamed: bool, sent: Sent) -> AsyncGenerator[bytes, None]:
+    async def speak(self, utterance: Utterance, streamed: bool, on_sent: OnSent) -> AsyncGenerator[bytes, None]:
         """Yields one utterance as 16-bit samples; not streamed, in one piece, as a reply with `stream: false`."""
-        sent()
+        on_sent()
         encoder, whole = Encoder(audio_format("pcm")), b""
         async with aclosing(self._pipeline.synthesizer.stream(request_of(utterance))) as chunks:
             async for chunk in chunks:
@@ -182,13 +176,13 @@ class PipelineSpeaker:
         voices = {DEFAULT: local.voices.get(DEFAULT)}
         plans = [await local.frontend.plan(request_of(utterance), voices) for utterance in utterances]
 
-        async def one(plan: SpeechPlan, seed: int) -> None:
+        async def decode(plan: SpeechPlan, seed: int) -> None:
             (prompt,) = plan.prompts
             async for _ in local.engine.generate(prompt, SamplingParams(seed=seed), timeout_s=TIMEOUT_S, admitted=True):
                 pass
 
         began = time.perf_counter()
-        await asyncio.gather(*(one(plan, what.seed) for plan, what in zip(plans, utterances, strict=True)))
+        await asyncio.gather(*(decode(plan, utterance.seed) for plan, utterance in zip(plans, utterances, strict=True)))
         return time.perf_counter() - began
 
     async def rounds(self, utterances: list[Utterance]) -> tuple[float, float]:
@@ -235,13 +229,3 @@ def request_of(utterance: Utterance) -> SynthesisRequest:
         scheduling=SchedulingParams(latency=Latency(utterance.latency)),
         timeout_s=TIMEOUT_S,
     )
-
-
-def exactly(steps: int) -> ChatTTS.Chat.InferCodeParams:
-    """Returns the package's own defaults with a forced length."""
-    return ChatTTS.Chat.InferCodeParams(max_new_token=steps, min_new_token=steps, show_tqdm=False)
-
-
-def to_pcm(samples: NDArray[np.float32]) -> bytes:
-    """Converts float32 samples, (m,) or (1, m), to 16-bit ones."""
-    return (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()

@@ -1,8 +1,7 @@
-"""Workload: what is requested from every system: texts, lengths, arrival times. All of it follows from one seed.
+"""Workload: what is requested, and when: texts, lengths, closed and open loops. All of it follows from one seed.
 
 In:    a seed and a path of names (scenario, phase, index)
-Out:   Utterances, arrival times
-Owns:  nothing
+Out:   Utterances, Loads
 Never: clocks, systems
 
 Lengths are forced, so that random weights cause the same work in every system. This service ignores the end token
@@ -71,8 +70,6 @@ class Utterance:
     steps: int
     """decode steps; 0: unknown"""
     seed: int
-    leaves_after: float | None = None
-    """the client disconnects once it has received this fraction of the audio"""
     latency: str = "exact"
     """of this service; others have none"""
 
@@ -80,6 +77,27 @@ class Utterance:
     def audio_s(self) -> float:
         """Returns the length of the audio [s], 512 samples per step: samples that a system leaves out do not make it faster."""
         return self.steps / STEPS_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is requested, and when."""
+
+    utterances: tuple[Utterance, ...]
+    clients: int | None = None
+    """closed loop: number of clients, each of which sends its next request once the last is answered; None: open loop"""
+    arrivals_s: tuple[float, ...] = ()
+    """open loop: when each utterance is requested"""
+    completions: int | None = None
+    """the load ends with this many complete answers: the other clients then disconnect"""
+    in_real_time: bool = False
+    """closed loop: a client plays an answer to its end before it sends its next request"""
+    streamed: bool = True
+    timeout_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.clients is None and len(self.arrivals_s) != len(self.utterances):
+            raise ValueError(f"{len(self.arrivals_s)} arrivals for {len(self.utterances)} utterances")
 
 
 def random_of(*path: object) -> np.random.Generator:
@@ -104,6 +122,28 @@ def utterance(audio_s: float, *path: object) -> Utterance:
 def utterances(count: int, lengths: Lengths, *path: object) -> list[Utterance]:
     """Returns texts unique to their path, with drawn lengths."""
     return [utterance(lengths.draw(random_of(*path, index, "length")), *path, index) for index in range(count)]
+
+
+def saturating(clients: int, completions: int, lengths: Lengths, *path: object, streamed: bool = True) -> Load:
+    """Returns a closed loop that ends with so many complete answers, before any of the clients has nothing to request."""
+    requested = utterances(completions + clients, lengths, *path)
+    return Load(tuple(requested), clients=clients, completions=completions, streamed=streamed)
+
+
+def open_loop(rate: float, duration_s: float, lengths: Lengths, *path: object) -> Load:
+    """Returns requests at random times, at least one; `rate` in requests per second."""
+    times = poisson(rate, duration_s, *path) or [0.0]
+    return Load(tuple(utterances(len(times), lengths, *path)), arrivals_s=tuple(times))
+
+
+def repeated(text: str, count: int) -> tuple[Utterance, ...]:
+    """Returns a text with so many seeds; its length is unknown."""
+    return tuple(Utterance(text, 0, seed) for seed in range(count))
+
+
+def together(utterances: tuple[Utterance, ...]) -> Load:
+    """Returns requests at the same moment."""
+    return Load(utterances, arrivals_s=(0.0,) * len(utterances))
 
 
 def poisson(rate: float, duration_s: float, *path: object) -> list[float]:

@@ -2,7 +2,6 @@
 
 In:    options
 Out:   a report on stdout or in a file; exit code 1 if a promise was broken
-Owns:  nothing
 Never: another cluster of this machine
 """
 
@@ -43,7 +42,7 @@ def main() -> int:
     options = parser.parse_args()
     seed = int(time.time()) if options.seed is None else options.seed
     with three_nodes(Front.PROXY if options.plain else Front.HAPROXY, PROJECT / "configs/dev.yaml", CHANGES) as nodes:
-        report = asyncio.run(chaos(nodes, seed, options.minutes * 60, recording(nodes.folder / "said.wav"), TRANSCRIPT))
+        report = asyncio.run(chaos(nodes, seed, options.minutes * 60, recording(nodes.folder / "voice.wav"), TRANSCRIPT))
     report["machine"] = _machine()
     text = json.dumps(report, indent=1) + "\n"
     if options.out is None:

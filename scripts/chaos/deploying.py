@@ -2,19 +2,19 @@
 
 In:    documents such as those of configs/, Ray initialised
 Out:   the applications run, or an exception with Serve's own words
-Owns:  nothing: Serve and its applications outlive the call
-Never: the start or the end of Ray
+Never: the start or the end of Ray; an event loop: it blocks
 """
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from ray import serve
 from ray.serve._private.api import serve_start
 from ray.serve.schema import ServeDeploySchema
 
-from scripts.chaos.waiting import wait_until
-
 START_S = 600.0  # seconds where the machine is idle
+POLL_S = 0.1
 
 
 def deploy(*documents: dict[str, Any], waits: bool = True) -> None:
@@ -35,10 +35,24 @@ def deploy(*documents: dict[str, Any], waits: bool = True) -> None:
     names = [application.name for application in config.applications] if waits else []
 
     def all_run() -> bool:
-        found = serve.status().applications
+        states = serve.status().applications
         for name in names:
-            if name in found and found[name].status == "DEPLOY_FAILED":
-                raise RuntimeError(found[name].message)
-        return all(name in found and found[name].status == "RUNNING" for name in names)
+            if name in states and states[name].status == "DEPLOY_FAILED":
+                raise RuntimeError(states[name].message)
+        return all(name in states and states[name].status == "RUNNING" for name in names)
 
     wait_until(all_run, START_S, "the applications run")
+
+
+def wait_until(condition: Callable[[], object], limit_s: float, event: str) -> float:
+    """Returns how long it took until something was so [s].
+
+    Raises:
+        TimeoutError: it never was; names the event.
+    """
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > limit_s:
+            raise TimeoutError(f"{event}: not within {limit_s:g} s")
+        time.sleep(POLL_S)
+    return time.monotonic() - began

@@ -2,19 +2,17 @@
 
 In:    nodes; a fault's name
 Out:   the fault, made; a sentence on what was hit
-Owns:  nothing
 Never: traffic, judgement
 """
 
-import os
 import random
-import signal
 from collections.abc import Callable
 from contextlib import suppress
 
+import psutil
+
+from scripts.chaos.deploying import wait_until
 from scripts.chaos.nodes import HAPROXY, Front, Nodes
-from scripts.chaos.waiting import wait_until
-from scripts.launch.processes import Process, process
 
 GONE_S = 10.0
 HANG_S = 60.0
@@ -34,36 +32,36 @@ def schedule(front: Front, seed: int, seconds: float, least_s: float, most_s: fl
         plan.append((round(at, 1), deck.pop()))
 
 
-def of_one(title: str, done: Callable[[Process], str]) -> Fault:
-    """Returns the fault that something is done to one process with these words in its title."""
+def of_process(title: str, act: Callable[[psutil.Process], str]) -> Fault:
+    """Returns the fault that something is done to a process with these words in its title."""
 
     def fault(nodes: Nodes, draws: random.Random) -> str:
-        found = sorted(nodes.processes(title), key=lambda each: each.pid)
-        if not found:
+        candidates = sorted(nodes.processes(title), key=lambda process: process.pid)
+        if not candidates:
             return f"no {title} to be found: it was away already"
-        victim = draws.choice(found)
-        return f"{title} {victim.pid} {done(victim)}"
+        victim = draws.choice(candidates)
+        return f"{title} {victim.pid} {act(victim)}"
 
     return fault
 
 
-def killed(victim: Process) -> str:
+def kill(victim: psutil.Process) -> str:
     """Ends a process, as the kernel ends one without memory."""
-    os.kill(victim.pid, signal.SIGKILL)
+    victim.kill()
     wait_until(lambda: _has_ended(victim), GONE_S, f"{victim.pid} ends")
     return "killed"
 
 
-def hung(victim: Process) -> str:
+def hang(victim: psutil.Process) -> str:
     """Stops a process without ending it, until somebody else ends it, or for a minute."""
-    os.kill(victim.pid, signal.SIGSTOP)
+    victim.suspend()
     try:
         took_s = wait_until(lambda: _has_ended(victim), HANG_S, "it is ended")
     except TimeoutError:
         return f"stopped for {HANG_S:g} s"
     finally:
-        with suppress(ProcessLookupError):
-            os.kill(victim.pid, signal.SIGCONT)
+        with suppress(psutil.NoSuchProcess):
+            victim.resume()
     return f"stopped, and ended by Serve after {took_s:.1f} s"
 
 
@@ -80,7 +78,7 @@ def lose_gcs(nodes: Nodes, draws: random.Random) -> str:
     if not nodes.has_redis:
         return "no Redis on this machine: the GCS was left alone"
     head = nodes.cluster.head_node
-    (victim,) = [found for found in nodes.processes("gcs_server") if found.name == "gcs_server"]
+    (victim,) = [process for process in nodes.processes("gcs_server") if process.name() == "gcs_server"]
     head.kill_gcs_server()
     wait_until(lambda: _has_ended(victim), GONE_S, "the GCS ends")
     head.start_gcs_server()
@@ -88,27 +86,29 @@ def lose_gcs(nodes: Nodes, draws: random.Random) -> str:
 
 
 IN_EITHER: dict[str, Fault] = {
-    "acoustic replica killed": of_one("ray::ServeReplica:chattts:AcousticModel", killed),
-    "vocoder replica killed": of_one("ray::ServeReplica:chattts:Vocoder", killed),
-    "text replica killed": of_one("ray::ServeReplica:chattts:TextNormalizer", killed),
-    "text worker killed": of_one("pipeline.text.isolation.worker", killed),
-    "ingress replica killed": of_one("ray::ServeReplica:chattts:Ingress", killed),
-    "controller killed": of_one("ray::ServeController", killed),
-    "acoustic replica hangs": of_one("ray::ServeReplica:chattts:AcousticModel", hung),
-    "vocoder replica hangs": of_one("ray::ServeReplica:chattts:Vocoder", hung),
+    "acoustic replica killed": of_process("ray::ServeReplica:chattts:AcousticModel", kill),
+    "vocoder replica killed": of_process("ray::ServeReplica:chattts:Vocoder", kill),
+    "text replica killed": of_process("ray::ServeReplica:chattts:TextNormalizer", kill),
+    "text worker killed": of_process("pipeline.text.isolation.worker", kill),
+    "ingress replica killed": of_process("ray::ServeReplica:chattts:Ingress", kill),
+    "controller killed": of_process("ray::ServeController", kill),
+    "acoustic replica hangs": of_process("ray::ServeReplica:chattts:AcousticModel", hang),
+    "vocoder replica hangs": of_process("ray::ServeReplica:chattts:Vocoder", hang),
     "machine lost": lose_machine,
     "GCS lost": lose_gcs,
 }
 FAULTS: dict[Front, dict[str, Fault]] = {
-    Front.PROXY: IN_EITHER | {"proxy killed": of_one("ray::ProxyActor", killed)},
+    Front.PROXY: IN_EITHER | {"proxy killed": of_process("ray::ProxyActor", kill)},
     Front.HAPROXY: IN_EITHER
     | {
-        "HAProxy killed": of_one(HAPROXY, killed),
-        "HAProxy's manager killed": of_one("ray::HAProxyManager", killed),
-        "fallback proxy killed": of_one("ray::ProxyActor", killed),
+        "HAProxy killed": of_process(HAPROXY, kill),
+        "HAProxy's manager killed": of_process("ray::HAProxyManager", kill),
+        "fallback proxy killed": of_process("ray::ProxyActor", kill),
     },
 }
 
 
-def _has_ended(victim: Process) -> bool:
-    return process(victim.pid) is None
+def _has_ended(victim: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return victim.status() == psutil.STATUS_ZOMBIE
+    return True

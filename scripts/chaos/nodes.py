@@ -20,20 +20,20 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import psutil
 import ray
 from ray import serve
 from ray.cluster_utils import Cluster
 
 from pipeline.yaml_loader import parse_yaml
-from scripts.chaos.deploying import deploy
-from scripts.chaos.waiting import wait_until
+from scripts.bench.processes import family, title
+from scripts.bench.systems import free_port
+from scripts.chaos.deploying import deploy, wait_until
 from scripts.launch import ray_environment, start
-from scripts.launch.processes import Process, processes
 from scripts.launch.ray_environment import Place
 from serve.config.app_config import PROJECT
 from serve.http import haproxy
 
-PROC = Path("/proc")
 APP = "chattts"
 MEMORY = 100 << 20  # of a node's object store [bytes]
 ENVIRONMENT = ray_environment.environment(Place.START, is_fast=False) | start.ONE_MACHINE
@@ -77,26 +77,15 @@ class Nodes:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def processes(self, title: str) -> list[Process]:
+    def processes(self, words: str) -> list[psutil.Process]:
         """Returns the processes of this cluster whose title or command line has these words."""
-        mine = str(self.folder).encode()
-        return [found for found in processes() if title in found.command() and mine in environment_of(found.pid)]
-
-    def replicas(self, deployment: str) -> list[Process]:
-        return self.processes(f"ray::ServeReplica:{APP}:{deployment}")
+        return [process for process in family(f"RAY_TMPDIR={self.folder}") if words in title(process)]
 
     def add_voice(self) -> Any:
         """Adds a node that speaks; from any thread, while the GCS may be away."""
         options = {"resources": {"voice": 2}, "object_store_memory": MEMORY, "temp_dir": str(self.folder)}
         with mock.patch.object(ray._private.utils, "set_sigterm_handler"):  # only a main thread may, and the first node's stays
             return self.cluster.add_node(wait=False, num_cpus=4, **options)
-
-
-def environment_of(pid: int) -> bytes:
-    """Returns the environment a process was started with; empty once it has ended."""
-    with contextlib.suppress(OSError):
-        return (PROC / str(pid) / "environ").read_bytes()
-    return b""
 
 
 @contextlib.contextmanager
@@ -116,7 +105,7 @@ def three_nodes(front: Front, config: Path, changes: Mapping[str, Mapping[str, A
         cluster.add_node(num_cpus=4, include_dashboard=False, resources={"door": 4}, **common)
         voices = [cluster.add_node(num_cpus=4, resources={"voice": 2}, **common) for _ in range(2)]
         ray.init(address=cluster.address, namespace="serve", log_to_driver=False)
-        port = _free_port()
+        port = free_port()
         deploy(_document(config, changes, port, folder))
         yield Nodes(front, cluster, voices, port, folder, bool(redis))
     shutil.rmtree(folder, ignore_errors=True)
@@ -128,7 +117,7 @@ def _environment(front: Front, folder: Path) -> dict[str, str]:
     if front is Front.PROXY:
         return PLAIN | common
     (folder / "haproxy").mkdir()
-    ports = {name: str(_free_port()) for name in start.HAPROXY_PORTS}
+    ports = {name: str(free_port()) for name in start.HAPROXY_PORTS}
     return ray_environment.environment(Place.START) | haproxy.environment(folder / "haproxy") | ports | common
 
 
@@ -167,7 +156,7 @@ def _redis(folder: Path) -> Iterator[dict[str, str]]:
     if program is None:
         yield {}
         return
-    port = _free_port()
+    port = free_port()
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", "--loglevel", "warning"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
@@ -181,10 +170,3 @@ def _redis(folder: Path) -> Iterator[dict[str, str]]:
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

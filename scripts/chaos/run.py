@@ -18,11 +18,12 @@ from typing import Any
 
 import aiohttp
 
+from scripts.bench.client import SPEECH, Refused
 from scripts.chaos import census
+from scripts.chaos.deploying import wait_until
 from scripts.chaos.faults import FAULTS, schedule
 from scripts.chaos.nodes import Nodes
-from scripts.chaos.traffic import BURST, KINDS, REQUEST_S, VARIANTS, Client, CutShort, End, Refused, speech
-from scripts.chaos.waiting import wait_until
+from scripts.chaos.traffic import BURST, KINDS, REQUEST_S, VARIANTS, Client, CutShort, End, speech
 
 LEAST_PAUSE_S, MOST_PAUSE_S = 12.0, 30.0  # between two faults; some come before the one before is healed
 CLIENTS = 7
@@ -32,9 +33,9 @@ PROBES = 15
 LATENCY_TRIES = 5  # other work on this machine passes
 SLOWER, SLACK_S = 1.5, 0.05  # latency afterwards: at most so many times, and so much, above that of before
 TROUBLE = (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, UnicodeDecodeError)
-KEPT = 20  # examples of what went wrong
+EXAMPLES = 20  # of failures, in the report
 Twins = dict[str, list[bytes]]
-"""kind -> what each of its variants sounds like alone"""
+"""kind -> the bytes that each of its variants has alone"""
 
 
 @dataclass
@@ -47,7 +48,7 @@ class Ledger:
 
     def write(self, kind: str, end: End, note: str = "") -> None:
         self.ends[kind][end] += 1
-        if end in (End.WRONG, End.UNEXPECTED) and len(self.notes) < KEPT:
+        if end in (End.WRONG, End.UNEXPECTED) and len(self.notes) < EXAMPLES:
             self.notes.append(f"{kind}: {end}: {note}")
 
     def count(self, end: End) -> int:
@@ -66,28 +67,28 @@ async def chaos(nodes: Nodes, seed: int, seconds: float, recording: bytes, trans
         client, ledger = Client(session, nodes.url, recording, transcript), Ledger()
         twins = {kind: [await KINDS[kind](client, variant) for variant in range(VARIANTS)] for kind in KINDS}
         before_s = await latency(client)
-        held_before = await asyncio.to_thread(census.take, nodes)
-        _say(f"{sum(map(len, twins.values()))} twins alone, first audio {1e3 * before_s:.0f} ms, {len(plan)} faults to come")
+        census_before = await asyncio.to_thread(census.take, nodes)
+        _log(f"{sum(map(len, twins.values()))} twins alone, first audio {1e3 * before_s:.0f} ms, {len(plan)} faults to come")
         over, began = asyncio.Event(), time.monotonic()
-        talking = [asyncio.create_task(_talk(client, twins, ledger, seed, number, over)) for number in range(CLIENTS)]
-        talking.append(asyncio.create_task(_burst(client, twins, ledger, over)))
+        clients = [asyncio.create_task(_talk(client, twins, ledger, seed, number, over)) for number in range(CLIENTS)]
+        clients.append(asyncio.create_task(_burst(client, twins, ledger, over)))
         hits = []
         draws = random.Random(seed + 1)
         for at, name in plan:
             await asyncio.sleep(max(0.0, began + at - time.monotonic()))
-            hit = await asyncio.to_thread(_made, name, nodes, draws, ledger)
+            hit = await asyncio.to_thread(_inject, name, nodes, draws, ledger)
             hits.append({"planned_s": at, "at_s": round(time.monotonic() - began, 1), "fault": name, "hit": hit})
-            _say(f"{hits[-1]['at_s']:>6} s  {hit}")
+            _log(f"{hits[-1]['at_s']:>6} s  {hit}")
         await asyncio.sleep(max(0.0, began + seconds - time.monotonic()))
         over.set()
-        await asyncio.gather(*talking)
-        _say("over; waiting until everything is well again")
+        await asyncio.gather(*clients)
+        _log("over; waiting until everything is well again")
         settled_s = await asyncio.to_thread(_settled, nodes, ledger)
-        held_after = await asyncio.to_thread(census.take, nodes)
+        census_after = await asyncio.to_thread(census.take, nodes)
         after_s = await _latency_again(client, before_s)
         late = Ledger()
-        again = [(kind, await _one(client, kind, variant, twins, late)) for kind in KINDS for variant in range(VARIANTS)]
-    failures = [*ledger.notes, *late.notes, *census.leaks(held_before, held_after)]
+        again = [(kind, await _request(client, kind, variant, twins, late)) for kind in KINDS for variant in range(VARIANTS)]
+    failures = [*ledger.notes, *late.notes, *census.leaks(census_before, census_after)]
     failures += [f"{kind} was {end} when all was well again" for kind, end in again if end in (End.CUT, End.REFUSED)]
     if after_s > SLOWER * before_s + SLACK_S:
         failures.append(f"first audio {1e3 * after_s:.0f} ms, {1e3 * before_s:.0f} ms before")
@@ -102,8 +103,8 @@ async def chaos(nodes: Nodes, seed: int, seconds: float, recording: bytes, trans
         "settled_s": round(settled_s, 1),
         "first_audio_before_ms": round(1e3 * before_s, 1),
         "first_audio_after_ms": round(1e3 * after_s, 1),
-        "before": held_before.as_dict(),
-        "after": held_after.as_dict(),
+        "before": census_before.as_dict(),
+        "after": census_after.as_dict(),
         "failures": failures,
     }
 
@@ -113,7 +114,7 @@ async def latency(client: Client) -> float:
     took = []
     for _ in range(PROBES):
         began = time.monotonic()
-        async with client.session.post(f"{client.url}/v1/audio/speech", json=speech(0)) as reply:
+        async with client.session.post(client.url + SPEECH, json=speech(0)) as reply:
             await reply.content.readany()
             took.append(time.monotonic() - began if reply.ok else REQUEST_S)
             await reply.read()
@@ -143,25 +144,25 @@ async def _talk(client: Client, twins: Twins, ledger: Ledger, seed: int, number:
     draws = random.Random(seed * 1000 + number)
     while not over.is_set():
         kind, variant = draws.choice(sorted(KINDS)), draws.randrange(VARIANTS)
-        end = await _one(client, kind, variant, twins, ledger)
+        end = await _request(client, kind, variant, twins, ledger)
         if end in (End.REFUSED, End.CUT):
             await asyncio.sleep(0.5)
 
 
 async def _burst(client: Client, twins: Twins, ledger: Ledger, over: asyncio.Event) -> None:
     while not over.is_set():
-        await asyncio.gather(*(_one(client, "stream", number % VARIANTS, twins, ledger) for number in range(BURST)))
+        await asyncio.gather(*(_request(client, "stream", number % VARIANTS, twins, ledger) for number in range(BURST)))
         for _ in range(int(BURST_EVERY_S)):
             if not over.is_set():
                 await asyncio.sleep(1.0)
 
 
-async def _one(client: Client, kind: str, variant: int, twins: Twins, ledger: Ledger) -> End:
+async def _request(client: Client, kind: str, variant: int, twins: Twins, ledger: Ledger) -> End:
     note = ""
     try:
-        heard, twin = await KINDS[kind](client, variant), twins[kind][variant]
-        end = (End.LEFT if kind == "leaves" else End.WHOLE) if heard == twin else End.WRONG
-        note = f"variant {variant}, {_difference(heard, twin)}"
+        received, twin = await KINDS[kind](client, variant), twins[kind][variant]
+        end = (End.LEFT if kind == "leaves" else End.WHOLE) if received == twin else End.WRONG
+        note = f"variant {variant}, {_difference(received, twin)}"
     except Refused as refusal:
         ledger.statuses[refusal.status] += 1
         may_be = refusal.status >= 500 or refusal.status == 429 or "request_quarantined" in str(refusal)
@@ -178,26 +179,28 @@ async def _one(client: Client, kind: str, variant: int, twins: Twins, ledger: Le
     return end
 
 
-def _difference(heard: bytes, twin: bytes) -> str:
-    if heard == twin:
+def _difference(received: bytes, twin: bytes) -> str:
+    if received == twin:
         return "as alone"
-    same = next((at for at, (one, other) in enumerate(zip(heard, twin, strict=False)) if one != other), "the shorter's end")
-    return f"{len(heard)} bytes and {len(twin)} alone, others from {same} on"
+    same = next(
+        (at for at, (byte, other) in enumerate(zip(received, twin, strict=False)) if byte != other), "the shorter's end"
+    )
+    return f"{len(received)} bytes and {len(twin)} alone, others from {same} on"
 
 
-def _made(name: str, nodes: Nodes, draws: random.Random, ledger: Ledger) -> str:
-    """Makes a fault; one that cannot be made is a failure of the run, and no reason to end it."""
+def _inject(name: str, nodes: Nodes, draws: random.Random, ledger: Ledger) -> str:
+    """Injects a fault; if that fails, the run has failed and goes on."""
     try:
         return FAULTS[nodes.front][name](nodes, draws)
     except Exception as error:
-        ledger.notes.append(f"{name} could not be made: {error}")
+        ledger.notes.append(f"{name} could not be injected: {error}")
         return ledger.notes[-1]
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
 def summary(report: dict[str, Any]) -> str:
-    """Returns what a person wants to know."""
+    """Returns the figures that a person reads first."""
     return json.dumps({name: report[name] for name in ("seed", "ends", "settled_s", "failures")}, indent=1)

@@ -1,8 +1,7 @@
-"""Traffic: what clients of every kind ask for, and how each of their requests ended.
+"""Traffic: the requests of clients of every kind, and how each of their requests ended.
 
 In:    the service's address, a kind of request and a variant of it
-Out:   the bytes that were heard, or how it ended without them
-Owns:  nothing; a client is a coroutine
+Out:   the bytes that were received, or how it ended without them
 Never: Ray, the faults
 """
 
@@ -17,6 +16,9 @@ from typing import Any
 
 import aiohttp
 
+from scripts.bench.client import SPEECH, Refused
+from scripts.bench.timeline import REFUSALS
+
 TEXTS = (
     "Hello there.",
     "Many words follow one another here, and none of them is the last one yet.",
@@ -30,7 +32,7 @@ REQUEST_S = 240.0  # a reply that takes longer has been forgotten by the service
 SLOW_PAUSE_S = 0.3
 BURST = 40
 TRIES = 100  # of what must come about, a second apart
-BUSY = (429, 500, 502, 503, 504)
+BUSY = (*REFUSALS, 500, 502, 504)
 BAD = (  # body, expected status
     ({"input": ""}, 400),
     ({"input": "Hello.", "speed": 99}, 400),
@@ -56,14 +58,6 @@ class End(StrEnum):
     """another status than is right, or no end at all"""
 
 
-class Refused(Exception):
-    """An answer that says no."""
-
-    def __init__(self, status: int, text: str) -> None:
-        self.status = status
-        super().__init__(f"{status}: {text[:200]}")
-
-
 class CutShort(Exception):
     """A stream that says itself that it has failed, or ends without its end."""
 
@@ -75,25 +69,25 @@ class Client:
     session: aiohttp.ClientSession
     url: str
     recording: bytes
-    """somebody's voice, and what it says"""
+    """a wav file of somebody who says the transcript"""
     transcript: str
 
     async def post(self, path: str, body: dict[str, Any], *, slow: bool = False) -> bytes:
         """Returns the reply's whole body."""
         async with self.session.post(self.url + path, json=body) as reply:
             await expect_ok(reply)
-            heard = bytearray()
+            received = bytearray()
             async for piece in reply.content.iter_chunked(8192 if slow else 1 << 16):
-                heard += piece
+                received += piece
                 if slow:
                     await asyncio.sleep(SLOW_PAUSE_S)
-            return bytes(heard)
+            return bytes(received)
 
 
 async def expect_ok(reply: aiohttp.ClientResponse) -> None:
     """Raises Refused unless the status is a good one."""
     if reply.status >= 300:
-        raise Refused(reply.status, await reply.text())
+        raise Refused(reply.status, None, await reply.text())
 
 
 def speech(variant: int, **fields: Any) -> dict[str, Any]:
@@ -103,29 +97,29 @@ def speech(variant: int, **fields: Any) -> dict[str, Any]:
 
 
 async def stream(client: Client, variant: int) -> bytes:
-    return await client.post("/v1/audio/speech", speech(variant))
+    return await client.post(SPEECH, speech(variant))
 
 
 async def buffered(client: Client, variant: int) -> bytes:
-    return await client.post("/v1/audio/speech", speech(variant, response_format="wav", stream=False))
+    return await client.post(SPEECH, speech(variant, response_format="wav", stream=False))
 
 
 async def slow_reader(client: Client, variant: int) -> bytes:
-    return await client.post("/v1/audio/speech", speech(variant), slow=True)
+    return await client.post(SPEECH, speech(variant), slow=True)
 
 
 async def events(client: Client, variant: int) -> bytes:
-    body = await client.post("/v1/audio/speech", speech(variant, stream_format="sse"))
-    heard = [json.loads(line[6:]) for line in body.decode().splitlines() if line.startswith("data: ")]
-    if not heard or heard[-1].get("type") != "speech.audio.done":
-        raise CutShort(str(heard[-1:])[:200])
-    return b"".join(base64.b64decode(one["audio"]) for one in heard if one["type"] == "speech.audio.delta")
+    body = await client.post(SPEECH, speech(variant, stream_format="sse"))
+    messages = [json.loads(line[6:]) for line in body.decode().splitlines() if line.startswith("data: ")]
+    if not messages or messages[-1].get("type") != "speech.audio.done":
+        raise CutShort(str(messages[-1:])[:200])
+    return b"".join(base64.b64decode(message["audio"]) for message in messages if message["type"] == "speech.audio.delta")
 
 
 async def conversation(client: Client, variant: int) -> bytes:
     body = speech(variant)
     fields = {name: body[name] for name in ("voice", "seed", "response_format", "cache")}
-    heard = bytearray()
+    audio = bytearray()
     async with client.session.ws_connect(f"{client.url}/v1/audio/conversation") as socket:
         for message in ({"type": "open", "speech": fields}, {"type": "text", "text": body["input"]}, {"type": "close"}):
             await socket.send_json(message)
@@ -134,9 +128,9 @@ async def conversation(client: Client, variant: int) -> bytes:
                 break
             message = json.loads(frame.data)
             if message["type"] == "audio":
-                heard += base64.b64decode(message["audio"])
+                audio += base64.b64decode(message["audio"])
             elif message["type"] == "closed":
-                return bytes(heard)
+                return bytes(audio)
             elif message["type"] in ("error", "refused", "going_away"):
                 raise CutShort(frame.data[:200])
     raise CutShort(f"the socket closed with {socket.close_code}")
@@ -150,11 +144,11 @@ async def dialogue(client: Client, variant: int) -> bytes:
 
 
 async def job(client: Client, variant: int) -> bytes:
-    """Made, waited for, heard, deleted."""
-    one = await a_job(client, {"input": "\n\n".join(TEXTS[:3]), "seed": variant, "response_format": "flac"})
+    """Created, waited for, downloaded, deleted."""
+    address = await create_job(client, {"input": "\n\n".join(TEXTS[:3]), "seed": variant, "response_format": "flac"})
     try:
         while True:
-            async with client.session.get(one) as reply:
+            async with client.session.get(address) as reply:
                 await expect_ok(reply)
                 state = (await reply.json())["status"]
             if state in ("succeeded", "failed", "cancelled"):
@@ -162,24 +156,24 @@ async def job(client: Client, variant: int) -> bytes:
             await asyncio.sleep(0.5)
         if state != "succeeded":
             raise CutShort(f"the job is {state}")
-        async with client.session.get(f"{one}/audio?format=pcm") as reply:
+        async with client.session.get(f"{address}/audio?format=pcm") as reply:
             await expect_ok(reply)
             return await reply.read()
     finally:
-        await until_gone(client, one)
+        await delete(client, address)
 
 
-async def a_job(client: Client, body: dict[str, Any]) -> str:
-    """Returns a new job's address. Who is not told it asks again with the same key: it may have come about."""
+async def create_job(client: Client, body: dict[str, Any]) -> str:
+    """Returns a new job's address. Without an answer it is requested again with the same key: it may have been created."""
     jobs, headers = f"{client.url}/v1/audio/jobs", {"Idempotency-Key": uuid.uuid4().hex}
     for _ in range(TRIES):
         try:
             async with client.session.post(jobs, json=body, headers=headers) as reply:
                 if reply.status < 300:
                     return f"{jobs}/{(await reply.json())['id']}"
-                refusal = Refused(reply.status, await reply.text())
+                refusal = Refused(reply.status, None, await reply.text())
         except (aiohttp.ClientError, OSError) as error:
-            refusal = Refused(503, f"no answer: {error}")
+            refusal = Refused(503, None, f"no answer: {error}")
         if refusal.status not in BUSY:
             break
         await asyncio.sleep(1.0)
@@ -187,22 +181,22 @@ async def a_job(client: Client, body: dict[str, Any]) -> str:
 
 
 async def clone(client: Client, variant: int) -> bytes:
-    """A voice is made of a recording, heard, and deleted."""
+    """A voice is cloned from a recording, used, and deleted."""
     voices = f"{client.url}/v1/audio/voices"
     name = f"chaos-{variant}-{id(asyncio.current_task())}"
     form = aiohttp.FormData({"name": name, "ref_text": client.transcript, "consent": "true"})
-    form.add_field("audio_sample", client.recording, filename="said.wav")
+    form.add_field("audio_sample", client.recording, filename="voice.wav")
     try:
         async with client.session.post(voices, data=form) as reply:
             await expect_ok(reply)
             voice = (await reply.json())["id"]
-        return await client.post("/v1/audio/speech", speech(variant, voice=voice))
+        return await client.post(SPEECH, speech(variant, voice=voice))
     finally:
-        await until_gone(client, f"{voices}/{name}")
+        await delete(client, f"{voices}/{name}")
 
 
-async def until_gone(client: Client, resource: str) -> None:
-    """Deletes something, however often that is refused; it may never have come about."""
+async def delete(client: Client, resource: str) -> None:
+    """Deletes something, however often that is refused; it may never have been created."""
     for _ in range(TRIES):
         try:
             async with client.session.delete(resource) as reply:
@@ -215,7 +209,7 @@ async def until_gone(client: Client, resource: str) -> None:
 
 async def leaves(client: Client, variant: int) -> bytes:
     """Goes away after the first audio."""
-    async with client.session.post(f"{client.url}/v1/audio/speech", json=speech(variant, input=TEXTS[1] * 10)) as reply:
+    async with client.session.post(client.url + SPEECH, json=speech(variant, input=TEXTS[1] * 10)) as reply:
         await expect_ok(reply)
         await reply.content.readany()
         return b""
@@ -223,7 +217,7 @@ async def leaves(client: Client, variant: int) -> bytes:
 
 async def bad_input(client: Client, variant: int) -> bytes:
     body, expected = BAD[variant % len(BAD)]
-    async with client.session.post(f"{client.url}/v1/audio/speech", json=body) as reply:
+    async with client.session.post(client.url + SPEECH, json=body) as reply:
         if reply.status not in (expected, *BUSY):
             raise ValueError(f"{body} is {reply.status}, not {expected}: {(await reply.text())[:200]}")
         return b""

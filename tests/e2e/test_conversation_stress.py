@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import requests
 
-from scripts.bench.processes import resident_bytes
 from serve.http.uvicorn_protocols import MOST_MESSAGE_BYTES
 from tests.support.cluster import is_idle
 from tests.support.started import Started, started
@@ -52,7 +52,7 @@ class Service:
         return dict(found)
 
     def memory_mib(self) -> dict[str, int]:
-        return {title: resident_bytes(pid) >> 20 for title, pid in self.replicas().items()}
+        return {title: psutil.Process(pid).memory_info().rss >> 20 for title, pid in self.replicas().items()}
 
     def files(self) -> dict[str, int]:
         return {title: len(list(Path(f"/proc/{pid}/fd").iterdir())) for title, pid in self.replicas().items()}

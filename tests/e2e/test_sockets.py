@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from scripts.chaos.clients import Target
 from scripts.chaos.load import idle_sockets
 from scripts.launch.open_files import allowed, connections, raise_limit
 from tests.support.started import Started, started
@@ -37,6 +36,6 @@ def test_ten_thousand_sockets_that_say_nothing_are_held_and_listeners_are_heard(
     most = connections() if "HAProxy" in request.node.name else allowed()
     assert not list(raise_limit({}, with_haproxy=False)), "this process holds the clients"
     wanted = min(SOCKETS, most - BESIDE) // 100 * 100
-    found = asyncio.run(idle_sockets(Target(service.url), wanted, HELD_S))
+    found = asyncio.run(idle_sockets(service.url, wanted, HELD_S))
     assert (found["opened"], found["held"]) == (wanted, wanted), found
     assert set(found["beside"]) == {"200"}, found

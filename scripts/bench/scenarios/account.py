@@ -1,30 +1,27 @@
-"""B15, the account: where the time of a closed loop goes, from the engine's rounds to the cores.
+"""The account: where the time of a closed loop goes, from the engine's rounds to the cores.
 
 The load is B3's, eight in flight. Every process's use of the cores is sampled, and the engine's counters say how much of the
 time it spent in prefill calls, in rounds and in neither. Rounds of as many rows in one process, with nothing beside them, show
 what they cost; what they take longer here is lost to sharing the cores.
 
 In:    a Bench
-Out:   a Report
-Owns:  nothing
+Out:   the Report of B15
 Never: another system than this service
 """
 
-import os
 from typing import Any
 
 import numpy as np
+import psutil
 from rich.table import Table
 
 from scripts.bench.bench import Bench, Report
-from scripts.bench.core_watch import CoreWatch, Samples
-from scripts.bench.load import Load
 from scripts.bench.names import SERVICE
-from scripts.bench.processes import kind_of, title
+from scripts.bench.processes import CoreWatch, by_kind
 from scripts.bench.scenarios.saturation import CROWD, completions
 from scripts.bench.systems import Served
 from scripts.bench.timeline import audio_rate
-from scripts.bench.workload import utterances
+from scripts.bench.workload import saturating
 
 CLIENT = "client"
 ROWS = (2, 4, 8)
@@ -33,25 +30,21 @@ COUNTERS = ("rounds", "steps", "sequences", "prefill_s", "decode_s")
 
 
 def run(bench: Bench) -> Report:
-    """Measures rounds alone, then one load."""
+    """B15, the account: measures rounds alone, then one load."""
     alone = [round_alone(bench, rows) for rows in ROWS]
     service = bench.system(SERVICE)
     assert isinstance(service, Served)
     bench.progress(f"{SERVICE}, {CROWD} in flight")
     count = 3 * completions(SERVICE, CROWD, quick=bench.options.quick)
-    asked = tuple(utterances(count + CROWD, bench.options.lengths, bench.options.seed, "b15"))
-    pids: dict[str, list[int]] = {CLIENT: [os.getpid()]}
-    for pid in service.pids():
-        pids.setdefault(kind_of(title(pid)), []).append(pid)
     before = counters(service)
-    with CoreWatch(pids) as watch:
-        lines = bench.run(service, Load(asked, clients=CROWD, completions=count))
+    with CoreWatch({CLIENT: [psutil.Process()]} | by_kind(service.processes())) as watch:
+        lines = bench.run(service, saturating(CROWD, count, bench.options.lengths, bench.options.seed, "b15"))
     spent = {name: value - before[name] for name, value in counters(service).items()}
     result = {
         "audio_s_per_s": audio_rate(lines, count),
-        "round_alone_ms": [(rows, 1e3 * taken) for rows, taken in alone],
+        "round_alone_ms": [(rows, 1e3 * round_s) for rows, round_s in alone],
         **engine_account(spent, watch.samples.times_s[-1], alone),
-        "cores": {kind: core_account(watch.samples, kind) for kind in pids},
+        "cores": watch.samples.means(),
         "timeline": {"times_s": watch.samples.times_s, "cores": watch.samples.running},
     }
     return Report(result, tables_of(result))
@@ -61,8 +54,8 @@ def round_alone(bench: Bench, rows: int) -> tuple[float, float]:
     """Returns the mean number of rows and the mean duration [s] of the rounds of so many requests, with nothing beside them."""
     batch = [bench.utterance(ALONE_S, "alone", row) for row in range(rows)]
     bench.progress(f"rounds of {rows}, alone")
-    found: tuple[float, float] = bench.in_process(bench.options.settings).call("rounds", batch)
-    return found
+    rounds: tuple[float, float] = bench.in_process(bench.options.settings).call("rounds", batch)
+    return rounds
 
 
 def counters(service: Served) -> dict[str, float]:
@@ -74,7 +67,7 @@ def counters(service: Served) -> dict[str, float]:
 def engine_account(spent: dict[str, float], wall_s: float, alone: list[tuple[float, float]]) -> dict[str, float]:
     """Returns where the engine's time went [s]: rounds as alone, what they took longer, prefill calls, and neither."""
     rows = spent["steps"] / spent["rounds"]
-    cost_s = spent["rounds"] * float(np.interp(rows, [one for one, _ in alone], [taken for _, taken in alone]))
+    cost_s = spent["rounds"] * float(np.interp(rows, [number for number, _ in alone], [round_s for _, round_s in alone]))
     return {
         "wall_s": wall_s,
         "rows_per_round": rows,
@@ -87,22 +80,16 @@ def engine_account(spent: dict[str, float], wall_s: float, alone: list[tuple[flo
     }
 
 
-def core_account(samples: Samples, kind: str) -> dict[str, float]:
-    """Returns how many cores a kind of process ran on in the mean, and how many of its threads waited for one."""
-    wall_s = samples.times_s[-1]
-    return {"running": samples.core_s(kind) / wall_s, "waiting": samples.waited_s(kind) / wall_s}
-
-
 def tables_of(result: dict[str, Any]) -> list[Table]:
     """Returns the engine's account and the cores'."""
     engine = Table("", "share of the time", "s", title=f"B15  the engine's time, {CROWD} in flight")
-    for key, what in (
+    for key, place in (
         ("rounds_alone_s", f"rounds of {result['rows_per_round']:.1f} rows, as long as alone"),
         ("rounds_longer_s", "rounds, longer than alone"),
         ("prefill_s", f"prefill calls, {result['prefill_ms_each']:.0f} ms for a text"),
         ("neither_s", "neither: between rounds, and nobody to decode"),
     ):
-        engine.add_row(what, f"{result[key] / result['wall_s']:.0%}", f"{result[key]:.2f}")
+        engine.add_row(place, f"{result[key] / result['wall_s']:.0%}", f"{result[key]:.2f}")
     engine.caption = f"{result['audio_s_per_s']:.2f} seconds of audio per second; a round takes {result['round_ms']:.1f} ms"
     cores = Table("process", "runs on (cores)", "threads that wait for a core", title="B15  who holds the cores")
     for kind, use in sorted(result["cores"].items(), key=lambda item: -item[1]["running"]):

@@ -1,9 +1,9 @@
-"""B11, cold start: from the command to the first audio, and from the first refused request of a service that sleeps.
+"""Cold start: from the command to the first audio, and from the first refused request of a service that sleeps.
 
 With the demo checkpoint and with one of real dimensions.
 
 In:    a Bench
-Out:   a Report
+Out:   the Report of B11
 Owns:  the services it starts
 Never: a system that is already running
 """
@@ -18,9 +18,8 @@ from rich.table import Table
 from scripts.bench.bench import Bench, Report, ScenarioFailed
 from scripts.bench.client import SPEECH
 from scripts.bench.names import SERVICE
-from scripts.bench.show import shown
 from scripts.bench.systems import Served, start_service
-from scripts.bench.timeline import spread
+from scripts.bench.timeline import shown, spread
 
 IDLE_S = 10.0  # without work, until a stage goes to sleep: longer than one of them takes to start
 ASLEEP_TIMEOUT_S = 300.0
@@ -29,7 +28,7 @@ IMPATIENT = {"input": "Hello.", "response_format": "pcm", "deadline_ms": 50}
 
 
 def run(bench: Bench) -> Report:
-    """Starts the service, sends one request and stops it, several times; then lets its stages sleep and wakes them."""
+    """B11, cold start: starts the service and sends a request, several times; then lets its stages sleep and wakes them."""
     bench.systems.drop(SERVICE)
     kinds = {"demo": bench.options.demo_settings}
     if not bench.options.quick:
@@ -54,13 +53,13 @@ def run(bench: Bench) -> Report:
         cold.add_row(kind, shown(starts[kind]["ready_s"]), shown(starts[kind]["first_request_ttfb_s"]))
         served = start_service(replace(settings, sleeps_after_s=IDLE_S))
         try:
-            found = [wake(bench, served, kind, turn) for turn in range(repeats)]
+            rows = [wake(bench, served, kind, turn) for turn in range(repeats)]
         finally:
             served.close()
-        wakes[kind] = {name: spread([one[name] for one in found]) for name in found[0]}
+        wakes[kind] = {name: spread([row[name] for row in rows]) for name in rows[0]}
         refusal_ms = {name: 1e3 * value if name != "n" else value for name, value in wakes[kind]["refusal_s"].items()}
-        told = ", ".join(f"{one['retry_after_s']:g}" for one in found)
-        woken.add_row(kind, shown(wakes[kind]["first_audio_s"]), shown(refusal_ms), told)
+        retries = ", ".join(f"{row['retry_after_s']:g}" for row in rows)
+        woken.add_row(kind, shown(wakes[kind]["first_audio_s"]), shown(refusal_ms), retries)
     return Report({"starts": starts, "wakes": wakes}, [cold, woken])
 
 
@@ -68,7 +67,7 @@ def wake(bench: Bench, served: Served, kind: str, turn: int) -> dict[str, float]
     """Waits until all stages sleep, sends a request that is refused, and at once one that waits.
 
     Returns:
-        refusal_s: until the refusal; retry_after_s: what it said; first_audio_s: from its sending to the first audio [s].
+        refusal_s: until the refusal; retry_after_s: its Retry-After; first_audio_s: from its sending to the first audio [s].
 
     Raises:
         ScenarioFailed: the stages do not sleep, or the request is not refused.

@@ -1,4 +1,4 @@
-"""B3, saturation: seconds of audio per second by the number of requests in flight, in a closed loop.
+"""Saturation: seconds of audio per second by the number of requests in flight, in a closed loop.
 
 Counted from the load's start to its last wanted completion, with what the other requests had received by then. The clients
 that are still being served then disconnect, so no system is measured while it runs empty. This service streams. The ChatTTS
@@ -6,9 +6,7 @@ package and the static batches answer with whole utterances, which is faster for
 batch size and judged at the best one.
 
 In:    a Bench
-Out:   a Report
-Owns:  nothing
-Never: an open loop
+Out:   the Report of B3
 """
 
 import statistics
@@ -17,12 +15,10 @@ from typing import Any
 from rich.table import Table
 
 from scripts.bench.bench import Bench, Report
-from scripts.bench.load import Load
 from scripts.bench.names import SERVICE, STATIC, UPSTREAM, URL, kind, label, static_name
-from scripts.bench.show import shown
 from scripts.bench.systems import System
-from scripts.bench.timeline import audio_rate, latency, spread
-from scripts.bench.workload import utterances
+from scripts.bench.timeline import audio_rate, latency, shown, spread
+from scripts.bench.workload import saturating
 
 CROWD = 8
 BATCH_SIZES = (4, 8)
@@ -33,28 +29,28 @@ Rounds = dict[str, dict[int, list[dict[str, Any]]]]
 
 
 def run(bench: Bench) -> Report:
-    """Loads every system with each number of requests in flight that concerns it."""
+    """B3, saturation: loads every system with each number of requests in flight that concerns it."""
     is_url = bench.options.endpoint is not None
     names = [URL] if is_url else [UPSTREAM, *map(static_name, BATCH_SIZES), SERVICE]
     in_flight = (1, CROWD) if bench.options.quick else (1, 2, 4, CROWD)
-    found: Rounds = {name: {} for name in names}
+    rounds: Rounds = {name: {} for name in names}
     for turn, name in bench.turns(names):
         system = awake(bench, name)
         for clients in in_flight:
             if concerns(name, clients, turn):
-                found[name].setdefault(clients, []).append(measure(bench, system, name, clients, turn))
-    result: dict[str, Any] = {"lengths": lengths_of(bench), "systems": summarised(found)}
-    table = rates_table(found, in_flight)
+                rounds[name].setdefault(clients, []).append(measure(bench, system, name, clients, turn))
+    result: dict[str, Any] = {"lengths": lengths_of(bench), "systems": summarised(rounds)}
+    table = rates_table(rounds, in_flight)
     figures = {}
     if not is_url:
-        best = best_batch(found)
+        best = best_batch(rounds)
         for other, figure in ((UPSTREAM, "audio_rate_to_upstream"), (best, "audio_rate_to_static")):
-            pairs = zip(found[SERVICE][CROWD], found[other][CROWD], strict=True)
+            pairs = zip(rounds[SERVICE][CROWD], rounds[other][CROWD], strict=True)
             figures[figure] = spread([ours["audio_s_per_s"] / theirs["audio_s_per_s"] for ours, theirs in pairs])
             title = f"{CROWD}: {label(SERVICE)} / {label(other)}"
             table.add_row(title, *[""] * (len(names) - 1), shown(figures[figure]), "")
         result |= {"best_batch": best, "ratios": figures}
-    result["rates_at_crowd"] = {name: rate_of(found[name][CROWD]) for name in names}
+    result["rates_at_crowd"] = {name: rate_of(rounds[name][CROWD]) for name in names}
     return Report(result, [table], figures)
 
 
@@ -79,9 +75,8 @@ def measure(bench: Bench, system: System, name: str, clients: int, turn: int) ->
     """Returns the figures of one round."""
     bench.progress(f"{name}, {clients} in flight, round {turn + 1}")
     count = completions(name, clients, quick=bench.options.quick)
-    asked = utterances(count + clients, bench.options.lengths, bench.options.seed, "b3", turn, clients)
-    load = Load(tuple(asked), clients=clients, completions=count, streamed=name in (SERVICE, URL))
-    lines = bench.run(system, load)
+    path, streamed = (bench.options.seed, "b3", turn, clients), name in (SERVICE, URL)
+    lines = bench.run(system, saturating(clients, count, bench.options.lengths, *path, streamed=streamed))
     return {"audio_s_per_s": audio_rate(lines, count), **latency(lines)}
 
 
@@ -94,35 +89,35 @@ def completions(name: str, clients: int, *, quick: bool) -> int:
     return 3 * clients
 
 
-def rates_table(found: Rounds, in_flight: tuple[int, ...]) -> Table:
+def rates_table(rounds: Rounds, in_flight: tuple[int, ...]) -> Table:
     """Returns the rate of each system, and the first audio of the last one, by the number of requests in flight."""
-    names = list(found)
+    names = list(rounds)
     columns = (f"{label(name)}: audio s per s" for name in names)
     table = Table("in flight", *columns, f"{label(names[-1])}: first audio p50 / p95 (s)", title=TITLE)
     for clients in in_flight:
-        row = [shown(rate_of(found[name][clients])) if clients in found[name] else "" for name in names]
-        last = found[names[-1]][clients]
-        first = [statistics.median(one[key] for one in last) for key in ("ttfb_p50_s", "ttfb_p95_s")]
+        row = [shown(rate_of(rounds[name][clients])) if clients in rounds[name] else "" for name in names]
+        last = rounds[names[-1]][clients]
+        first = [statistics.median(figures[key] for figures in last) for key in ("ttfb_p50_s", "ttfb_p95_s")]
         table.add_row(str(clients), *row, " / ".join(f"{value:.2f}" for value in first))
     return table
 
 
-def rate_of(rounds: list[dict[str, Any]]) -> dict[str, float | int]:
+def rate_of(figures: list[dict[str, Any]]) -> dict[str, float | int]:
     """Returns the spread of the seconds of audio per second."""
-    return spread([one["audio_s_per_s"] for one in rounds])
+    return spread([turn["audio_s_per_s"] for turn in figures])
 
 
-def best_batch(found: Rounds) -> str:
+def best_batch(rounds: Rounds) -> str:
     """Returns the name of the static batches with the highest rate."""
-    sizes = [name for name in found if kind(name) == STATIC]
-    return max(sizes, key=lambda name: statistics.median(one["audio_s_per_s"] for one in found[name][CROWD]))
+    sizes = [name for name in rounds if kind(name) == STATIC]
+    return max(sizes, key=lambda name: rate_of(rounds[name][CROWD])["median"])
 
 
-def summarised(found: Rounds) -> dict[str, Any]:
+def summarised(rounds: Rounds) -> dict[str, Any]:
     """Returns median, smallest and largest of every figure."""
     return {
-        name: {clients: {key: spread([one[key] for one in turns]) for key in turns[0]} for clients, turns in loads.items()}
-        for name, loads in found.items()
+        name: {clients: {key: spread([turn[key] for turn in turns]) for key in turns[0]} for clients, turns in loads.items()}
+        for name, loads in rounds.items()
     }
 
 

@@ -1,12 +1,11 @@
-"""B2, one stream: when its first audio comes, when it becomes audible, and whether playback ever stops.
+"""One stream: when its first audio comes, when it becomes audible, and whether playback ever stops.
 
 The ChatTTS package streams as it does by default: first audio after 72 steps, and the whole prefix decoded again for every
 piece. This service in one process stands beside it to show what Serve adds; B10 measures that by itself. Both are asked for
 exact audio and for `latency: low`.
 
 In:    a Bench
-Out:   a Report
-Owns:  nothing
+Out:   the Report of B2
 Never: more than one request at a time
 """
 
@@ -16,34 +15,33 @@ from rich.table import Table
 
 from scripts.bench.bench import Bench, Report
 from scripts.bench.names import IN_PROCESS, SERVICE, UPSTREAM, URL, label, low_name
-from scripts.bench.show import shown
-from scripts.bench.timeline import Timeline, latency, spread
+from scripts.bench.timeline import Timeline, latency, shown, spread
 
 SYSTEMS = (UPSTREAM, SERVICE, IN_PROCESS)
 OURS = (SERVICE, IN_PROCESS)
-EACH = 2
+STREAMS = 2
 
 
 def run(bench: Bench) -> Report:
-    """Requests some streams from each system, in turns; from this service exact ones and ones of low latency, in turns too."""
+    """B2, one stream: requests some from each system, in turns; of this service exact ones and ones of low latency."""
     quick = bench.options.quick
     systems = (URL,) if bench.options.endpoint else SYSTEMS
-    audio_s, each = (3.0, 1) if quick else (6.0, EACH)
+    audio_s, count = (3.0, 1) if quick else (6.0, STREAMS)
     names = [name for system in systems for name in ((system, low_name(system)) if system in OURS else (system,))]
     streams: dict[str, list[list[Timeline]]] = {name: [] for name in names}
     for turn, name in bench.turns(systems):
         system = bench.system(name)
-        asked = [(name, "exact"), (low_name(name), "low")] if name in OURS else [(name, "exact")]
-        lines: dict[str, list[Timeline]] = {one: [] for one, _ in asked}
-        for number in range(each):
-            for one, mode in asked:
-                bench.progress(f"{one}, stream {number + 1} of {each}, round {turn + 1}")
-                what = replace(bench.utterance(audio_s, turn, number), latency=mode)
-                lines[one].append(bench.alone(system, what))
-        for one in lines:
-            streams[one].append(lines[one])
+        modes = {name: "exact", low_name(name): "low"} if name in OURS else {name: "exact"}
+        lines: dict[str, list[Timeline]] = {variant: [] for variant in modes}
+        for number in range(count):
+            for variant, mode in modes.items():
+                bench.progress(f"{variant}, stream {number + 1} of {count}, round {turn + 1}")
+                utterance = replace(bench.utterance(audio_s, turn, number), latency=mode)
+                lines[variant].append(bench.alone(system, utterance))
+        for variant in lines:
+            streams[variant].append(lines[variant])
     rounds = {name: [latency(lines) for lines in turns] for name, turns in streams.items()}
-    figures = {name: {key: spread([one[key] for one in turns]) for key in turns[0]} for name, turns in rounds.items()}
+    figures = {name: {key: spread([turn[key] for turn in turns]) for key in turns[0]} for name, turns in rounds.items()}
     result: dict[str, object] = {"audio_s": audio_s, "systems": figures}
     table = Table("", *map(label, names), title=f"B2  one stream of {audio_s:g} s")
     for key, text in LABELS.items():

@@ -1,11 +1,10 @@
-"""B14, a turn of a conversation: text arrives as a language model writes it, and the listener interrupts.
+"""A turn of a conversation: text arrives as a language model writes it, and the listener interrupts.
 
 How long after the last character of the first sentence comes its audio, over a socket and over HTTP, and does playback stop?
 How many steps were in vain if the listener interrupts in the middle of that sentence?
 
 In:    a Bench
-Out:   a Report
-Owns:  nothing
+Out:   the Report of B14
 Never: audio from the cache
 """
 
@@ -20,24 +19,23 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-import requests
 from rich.table import Table
 from websockets.sync.client import ClientConnection, connect
 
-from pipeline.spec import STEPS_PER_SECOND
+from pipeline.spec import SAMPLE_RATE, STEPS_PER_SECOND
 from scripts.bench.bench import Bench, Report
-from scripts.bench.scenarios.serve_overhead import wait_until_idle
-from scripts.bench.show import shown
+from scripts.bench.client import wait_until_idle
 from scripts.bench.systems import Served
-from scripts.bench.timeline import spread
+from scripts.bench.timeline import shown, spread
+from scripts.bench.workload import Utterance
 from serve.observability.reply_stats import PlayCursor
 
 FIRST = "I would like to tell you something about the weather. "
 SECOND = "It has been raining for three days and nobody knows when it stops."
 TOKENS_PER_S = (20, 50, 100)
 CHARACTERS_PER_TOKEN = 4
-BYTES_PER_S = 2 * 24_000
-HEARD_SHARE = 0.5
+BYTES_PER_S = 2 * SAMPLE_RATE
+PLAYED_SHARE = 0.5
 """part of the first sentence after which the listener interrupts"""
 LEADS_S = (0.0, 5.0)
 """lead_s of the interrupted contexts: the least, and the default of the service [s]"""
@@ -60,20 +58,20 @@ class Cut:
     """One interruption."""
 
     answered_s: float
-    made_steps: int
-    """steps that the engine made for the context"""
-    heard_steps: int
+    generated_steps: int
+    """steps that the engine generated for the context"""
+    played_steps: int
 
 
 def run(bench: Bench) -> Report:
-    """Measures the first audio in pairs, turns at several rates of tokens, and interruptions."""
+    """B14, a turn of a conversation: measures the first audio in pairs, turns at several rates of tokens, and interruptions."""
     served = bench.service(bench.options.demo_settings)
     url, pairs = served.endpoint.url, 5 if bench.options.quick else 30
     over_http, over_socket = [], []
     with opened(url) as socket:
         for number in range(pairs):
             bench.progress(f"first audio, pair {number + 1}")
-            over_http.append(1e3 * http_first_audio(url, number))
+            over_http.append(1e3 * bench.alone(served, Utterance(FIRST, 0, number)).ttfb_s)
             over_socket.append(1e3 * socket_first_audio(socket, number)[0])
     turns: dict[int, list[Turn]] = {}
     for number, rate in product(range(bench.options.repeats), TOKENS_PER_S):
@@ -86,13 +84,13 @@ def run(bench: Bench) -> Report:
     result = {
         "first_audio_http_ms": spread(over_http),
         "first_audio_socket_ms": spread(over_socket),
-        "turns": {str(rate): figures(taken) for rate, taken in turns.items()},
-        "interruptions": {f"{lead_s:g}": cut_figures(made) for lead_s, made in cuts.items()},
+        "turns": {str(rate): figures(rows) for rate, rows in turns.items()},
+        "interruptions": {f"{lead_s:g}": cut_figures(rows) for lead_s, rows in cuts.items()},
     }
     added = statistics.median(over_socket) - statistics.median(over_http)
     judged = {
         "added_by_socket_ms": spread([added]),
-        "stalled_in_a_turn_ms": spread([max(1e3 * turn.stalled_s for taken in turns.values() for turn in taken)]),
+        "stalled_in_a_turn_ms": spread([max(1e3 * turn.stalled_s for rows in turns.values() for turn in rows)]),
     }
     return Report(result, [table_of(result)], judged)
 
@@ -110,8 +108,8 @@ def cut_figures(cuts: list[Cut]) -> dict[str, Any]:
     """Returns the figures of the interruptions with one lead."""
     return {
         "answered_ms": spread([1e3 * cut.answered_s for cut in cuts]),
-        "steps_heard": spread([cut.heard_steps for cut in cuts]),
-        "steps_in_vain": spread([cut.made_steps - cut.heard_steps for cut in cuts]),
+        "steps_heard": spread([cut.played_steps for cut in cuts]),
+        "steps_in_vain": spread([cut.generated_steps - cut.played_steps for cut in cuts]),
     }
 
 
@@ -120,12 +118,12 @@ def table_of(result: dict[str, Any]) -> Table:
     table = Table("ms", "", title="B14  a turn of a conversation")
     table.add_row("first audio of a sentence, HTTP", shown(result["first_audio_http_ms"]))
     table.add_row("first audio of a sentence, socket", shown(result["first_audio_socket_ms"]))
-    for rate, found in result["turns"].items():
-        table.add_row(f"{rate} tokens per s: first audio after the sentence", shown(found["first_audio_ms"]))
-        table.add_row(f"{rate} tokens per s: playback stalled", shown(found["stalled_ms"]))
-    for lead_s, found in result["interruptions"].items():
-        table.add_row(f"lead_s {lead_s}: an interruption is answered", shown(found["answered_ms"]))
-        table.add_row(f"lead_s {lead_s}: steps in vain", shown(found["steps_in_vain"]))
+    for rate, row in result["turns"].items():
+        table.add_row(f"{rate} tokens per s: first audio after the sentence", shown(row["first_audio_ms"]))
+        table.add_row(f"{rate} tokens per s: playback stalled", shown(row["stalled_ms"]))
+    for lead_s, row in result["interruptions"].items():
+        table.add_row(f"lead_s {lead_s}: an interruption is answered", shown(row["answered_ms"]))
+        table.add_row(f"lead_s {lead_s}: steps in vain", shown(row["steps_in_vain"]))
     return table
 
 
@@ -134,26 +132,14 @@ def speech(seed: int) -> dict[str, Any]:
     return {"response_format": "pcm", "cache": "no-store", "seed": seed}
 
 
-def http_first_audio(url: str, seed: int) -> float:
-    """Returns the seconds to the first audio of an HTTP request."""
-    began = time.perf_counter()
-    with requests.post(f"{url}/v1/audio/speech", json=speech(seed) | {"input": FIRST}, stream=True, timeout=120) as reply:
-        pieces = reply.iter_content(None)
-        next(pieces)
-        first_s = time.perf_counter() - began
-        for _ in pieces:
-            pass
-    return first_s
-
-
 def socket_first_audio(socket: ClientConnection, seed: int) -> tuple[float, float]:
     """Returns the seconds to the first audio of the same text over a socket, and how long its audio is."""
-    say(socket, "open", speech=speech(seed))
+    send(socket, "open", speech=speech(seed))
     began = time.perf_counter()
-    say(socket, "text", text=FIRST)
-    say(socket, "close")
+    send(socket, "text", text=FIRST)
+    send(socket, "close")
     first_s, audio_s = 0.0, 0.0
-    for message in heard(socket, "closed"):
+    for message in messages(socket, "closed"):
         if message["type"] == "audio":
             first_s = first_s or time.perf_counter() - began
         audio_s = message.get("duration_ms", 0) / 1e3
@@ -164,10 +150,10 @@ def take_turn(url: str, tokens_per_s: int, seed: int) -> Turn:
     """Writes two sentences as a language model does, and listens."""
     turn, cursor = Turn(), PlayCursor()
     with opened(url) as socket:
-        say(socket, "open", sentences=True, speech=speech(seed))
+        send(socket, "open", sentences=True, speech=speech(seed))
         writing = threading.Thread(target=write, args=(socket, turn, tokens_per_s))
         writing.start()
-        for message in heard(socket, "closed"):
+        for message in messages(socket, "closed"):
             if message["type"] == "audio":
                 now = time.perf_counter()
                 turn.first_audio_at = turn.first_audio_at or now
@@ -181,45 +167,45 @@ def write(socket: ClientConnection, turn: Turn, tokens_per_s: int) -> None:
     """Writes the text token by token, and closes the context."""
     text = FIRST + SECOND
     for place in range(0, len(text), CHARACTERS_PER_TOKEN):
-        say(socket, "text", text=text[place : place + CHARACTERS_PER_TOKEN])
+        send(socket, "text", text=text[place : place + CHARACTERS_PER_TOKEN])
         if not turn.sentence_at and place + CHARACTERS_PER_TOKEN >= len(FIRST.rstrip()):
             turn.sentence_at = time.perf_counter()
         time.sleep(1 / tokens_per_s)
     turn.written_at = time.perf_counter()
-    say(socket, "close")
+    send(socket, "close")
 
 
 def interrupt(served: Served, seed: int, lead_s: float) -> Cut:
     """Interrupts in the middle of the first of two sentences."""
     with opened(served.endpoint.url) as socket:
         _, audio_s = socket_first_audio(socket, seed)
-        wait_until_idle(served)
-        before = steps_made(served)
-        say(socket, "open", speech=speech(seed), lead_s=lead_s)
+        wait_until_idle(served.endpoint.url)
+        before = steps(served)
+        send(socket, "open", speech=speech(seed), lead_s=lead_s)
         for sentence in (FIRST, SECOND):
-            say(socket, "text", text=sentence)
-            say(socket, "flush")
-        for _ in heard(socket, "audio"):
+            send(socket, "text", text=sentence)
+            send(socket, "flush")
+        for _ in messages(socket, "audio"):
             pass
-        listen(socket, HEARD_SHARE * audio_s)
+        listen(socket, PLAYED_SHARE * audio_s)
         began = time.perf_counter()
-        say(socket, "cancel", played_ms=1e3 * HEARD_SHARE * audio_s)
-        *_, message = heard(socket, "cancelled")
+        send(socket, "cancel", played_ms=1e3 * PLAYED_SHARE * audio_s)
+        *_, message = messages(socket, "cancelled")
         answered_s = time.perf_counter() - began
-        wait_until_idle(served)
-        return Cut(answered_s, steps_made(served) - before, round(message["heard"]["ms"] / 1e3 * STEPS_PER_SECOND))
+        wait_until_idle(served.endpoint.url)
+        return Cut(answered_s, steps(served) - before, round(message["heard"]["ms"] / 1e3 * STEPS_PER_SECOND))
 
 
 def listen(socket: ClientConnection, seconds: float) -> None:
     """Receives for so long, as a player does that has room for everything."""
     until = time.perf_counter() + seconds
-    while (left_s := until - time.perf_counter()) > 0:
+    while (remaining_s := until - time.perf_counter()) > 0:
         with suppress(TimeoutError):
-            socket.recv(timeout=left_s)
+            socket.recv(timeout=remaining_s)
 
 
-def steps_made(served: Served) -> int:
-    """Returns how many steps the engines have made since they started."""
+def steps(served: Served) -> int:
+    """Returns how many steps the engines have generated since they started."""
     return sum(engine["steps"] for engine in served.health()["acoustic"])
 
 
@@ -228,12 +214,12 @@ def opened(url: str) -> AbstractContextManager[ClientConnection]:
     return connect(url.replace("http", "ws", 1) + "/v1/audio/conversation")
 
 
-def say(socket: ClientConnection, kind: str, **fields: Any) -> None:
+def send(socket: ClientConnection, kind: str, **fields: Any) -> None:
     """Sends a message."""
     socket.send(json.dumps({"type": kind, **fields}))
 
 
-def heard(socket: ClientConnection, last: str) -> Iterator[dict[str, Any]]:
+def messages(socket: ClientConnection, last: str) -> Iterator[dict[str, Any]]:
     """Yields the messages up to one of a type.
 
     Raises:

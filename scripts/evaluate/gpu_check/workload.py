@@ -80,7 +80,7 @@ EIGHT_BITS = (
 
 
 def decodable(device: str) -> tuple[Format, ...]:
-    """Returns the 8-bit formats to check on a device; int8 weights on a CPU are checked by benchmark B8."""
+    """Returns the 8-bit formats to check on a device; int8 weights on a CPU have tests of their own."""
     return tuple(how for how in EIGHT_BITS if device == "cuda" or how.weights == "dtype")
 
 

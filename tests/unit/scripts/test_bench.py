@@ -1,14 +1,19 @@
-"""The benchmarks' arithmetic: what is asked, what a listener notices, what a figure is made of."""
+"""The benchmarks' arithmetic: requests, what a listener notices, the parts of a figure; the processes of a service."""
 
 import asyncio
 import math
 import re
-import time
+import selectors
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,14 +24,29 @@ from pipeline.text.frontend import LocalTextFrontend
 from pipeline.types import SynthesisRequest, Voice
 from pipeline.voices.catalogue import DEFAULT
 from pipeline.yaml_loader import parse_yaml
-from scripts.bench.__main__ import options_of, parse
+from scripts.bench.__main__ import SCENARIOS, options_of, parse, title_of
 from scripts.bench.bench import MAX_PROMPT, MAX_STEPS
-from scripts.bench.load import Load, Refused, drive
+from scripts.bench.client import Refused, drive
+from scripts.bench.processes import CoreWatch, Samples, Usage, core_use, family, listening, usage
+from scripts.bench.scenarios.account import engine_account
 from scripts.bench.settings import document, from_zero
-from scripts.bench.timeline import Timeline, audio_rate, failures, latency, percentile, spread
-from scripts.bench.workload import TEXT, Lengths, Utterance, poisson, random_of, utterance, utterances
+from scripts.bench.timeline import Timeline, audio_rate, failures, latency, percentile, request_rate, spread
+from scripts.bench.workload import (
+    TEXT,
+    Lengths,
+    Load,
+    Utterance,
+    open_loop,
+    poisson,
+    random_of,
+    saturating,
+    utterance,
+    utterances,
+)
 from serve.config.config_file import find_mistakes
 from tests.support.pages import PAGES
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 
 
 @pytest.fixture(scope="module")
@@ -36,198 +56,247 @@ def frontend(demo_root: Path) -> LocalTextFrontend:
 
 
 @given(st.floats(0.1, 25.0), st.integers(0, 2**32))
-def test_a_text_speaks_as_long_as_it_is_asked_to(frontend: LocalTextFrontend, audio_s: float, number: int):
-    one = utterance(audio_s, number)
-    request = SynthesisRequest(request_id="", text=one.text, voice=DEFAULT)
+def test_a_text_has_the_steps_of_its_length(frontend: LocalTextFrontend, audio_s: float, number: int):
+    requested = utterance(audio_s, number)
+    request = SynthesisRequest(request_id="", text=requested.text, voice=DEFAULT)
     (prompt,) = asyncio.run(frontend.plan(request, {DEFAULT: Voice(DEFAULT, None)})).prompts
-    assert prompt.max_steps == one.steps
-    assert abs(one.audio_s - audio_s) <= 1.5 / STEPS_PER_SECOND + 1e-9
+    assert prompt.max_steps == requested.steps
+    assert abs(requested.audio_s - audio_s) <= 1.5 / STEPS_PER_SECOND + 1e-9
 
 
-def test_texts_are_unique_and_the_same_every_time():
-    asked = utterances(200, Lengths(), 1, "b3")
-    assert asked == utterances(200, Lengths(), 1, "b3")
-    assert len({one.text for one in asked}) == len({one.seed for one in asked}) == 200
-    assert asked != utterances(200, Lengths(), 2, "b3")
+def test_texts_are_unique_and_follow_from_the_seed():
+    drawn = utterances(200, Lengths(), 1, "b3")
+    assert drawn == utterances(200, Lengths(), 1, "b3") != utterances(200, Lengths(), 2, "b3")
+    assert len({speech.text for speech in drawn}) == len({speech.seed for speech in drawn}) == 200
 
 
-def test_lengths_follow_the_stated_distribution():
+def test_lengths_and_arrivals_have_their_distributions():
     lengths = Lengths(median_s=4.0, sigma=0.6, shortest_s=0.8, longest_s=25.0)
     drawn = np.array([lengths.draw(random_of("lengths", index)) for index in range(2000)])
-    assert drawn.min() >= 0.8
-    assert drawn.max() <= 25.0
-    assert np.median(drawn) == pytest.approx(4.0, rel=0.06)
-    assert np.log(drawn).std() == pytest.approx(0.6, rel=0.06)
-
-
-def test_arrivals_are_poisson():
+    assert (drawn.min() >= 0.8, drawn.max() <= 25.0) == (True, True)
+    assert (np.median(drawn), np.log(drawn).std()) == (pytest.approx(4.0, rel=0.06), pytest.approx(0.6, rel=0.06))
     times = poisson(5.0, 400.0, "arrivals")
     gaps = np.diff(times)
     assert all(earlier < later for earlier, later in pairwise(times))
-    assert times[-1] < 400.0
-    assert len(times) == pytest.approx(2000, rel=0.08)
-    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.08), "an exponential's deviation is its mean"
     assert times == poisson(5.0, 400.0, "arrivals")
+    assert (times[-1] < 400.0, len(times)) == (True, pytest.approx(2000, rel=0.08))
+    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.08), "an exponential's deviation is its mean"
 
 
-def heard(*pieces: tuple[float, float], **fields: object) -> Timeline:
-    """A complete answer of (when, seconds of audio) pieces."""
+def test_loads_have_enough_requests():
+    saturated, arriving = saturating(4, 8, Lengths(), 1), open_loop(5.0, 10.0, Lengths(), 1)
+    assert (len(saturated.utterances), saturated.clients, saturated.completions) == (12, 4, 8)
+    assert arriving.arrivals_s == tuple(poisson(5.0, 10.0, 1))
+    assert open_loop(1e-9, 1.0, Lengths(), 1).arrivals_s == (0.0,), "at least one"
+    with pytest.raises(ValueError, match="1 arrivals for 2"):
+        Load(arriving.utterances[:2], arrivals_s=(0.0,))
+
+
+def answer(*pieces: tuple[float, float], **fields: object) -> Timeline:
+    """A complete answer of (arrival, seconds of audio) pieces."""
     arrivals = [(when, round(seconds * SAMPLE_RATE)) for when, seconds in pieces]
     line = Timeline(0, sum(seconds for _, seconds in pieces), 0.0, status=200, arrivals=arrivals, complete=True)
     line.ended_s = pieces[-1][0]
     return replace(line, **fields)
 
 
-def test_underruns_are_what_a_player_notices():
-    assert heard((1.0, 0.5), (1.4, 0.5), (2.0, 0.5)).stalls_s() == [], "each came before the last was played"
-    assert heard((1.0, 0.5), (1.75, 0.5), (3.0, 1.0)).stalls_s() == pytest.approx([0.25, 0.75])
-    assert heard((9.0, 0.5)).stalls_s() == [], "waiting for the first piece is no underrun"
+@pytest.mark.parametrize(
+    ("line", "stalls", "is_continuous"),
+    [
+        (answer((1.0, 0.5), (1.4, 0.5), (2.0, 0.5)), [], True),  # each came before the last was played
+        (answer((1.0, 0.5), (1.55, 0.5)), [0.05], True),  # 50 ms are not noticed
+        (answer((1.0, 0.5), (1.75, 0.5), (3.0, 1.0)), [0.25, 0.75], False),
+        (answer((9.0, 0.5)), [], True),  # waiting for the first piece is no underrun
+        (answer((1.0, 0.5), complete=False), [], False),
+        (Timeline(0, 1.0, complete=True), [], False),  # without audio
+    ],
+)
+def test_underruns_are_what_a_player_notices(line: Timeline, stalls: list[float], is_continuous: bool):
+    assert line.stalls_s() == pytest.approx(stalls)
+    assert line.is_continuous == is_continuous
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 2.0), st.floats(0.01, 2.0)), min_size=1, max_size=20))
 def test_playing_ends_after_all_audio_and_all_stalls(pieces: list[tuple[float, float]]):
-    now, placed = 0.0, []
-    for gap, seconds in pieces:
-        now += gap
-        placed.append((now, seconds))
-    line = heard(*placed)
+    times = np.cumsum([gap for gap, _ in pieces])
+    line = answer(*zip(times.tolist(), [seconds for _, seconds in pieces], strict=True))
     assert sum(line.stalls_s()) <= line.arrivals[-1][0] - line.arrivals[0][0] + 1e-9
-    played_until = line.arrivals[0][0] + line.received_s + sum(line.stalls_s())
-    assert played_until >= line.arrivals[-1][0] + line.arrivals[-1][1] / SAMPLE_RATE - 1e-6, "nothing is played before it came"
-
-
-def test_an_answer_nobody_measured_is_not_continuous():
-    assert heard((1.0, 0.5), (1.5, 0.5)).is_continuous
-    assert heard((1.0, 0.5), (1.55, 0.5)).is_continuous, "50 ms are not heard"
-    assert not heard((1.0, 0.5), (1.75, 0.5)).is_continuous
-    assert not heard((1.0, 0.5), complete=False).is_continuous
-    assert not Timeline(0, 1.0, 0.0, complete=True).is_continuous
+    assert line.played_s == pytest.approx(line.arrivals[0][0] + line.received_s + sum(line.stalls_s()))
+    assert line.played_s >= line.arrivals[-1][0] + line.arrivals[-1][1] / SAMPLE_RATE - 1e-6, (
+        "no piece is played before it came"
+    )
 
 
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=50), st.floats(0, 100))
 def test_a_percentile_is_a_value_that_enough_others_do_not_exceed(values: list[float], percent: float):
-    found = percentile(values, percent)
-    assert found in values
-    assert sum(value <= found for value in values) >= percent / 100 * len(values) - 1e-9
-
-
-def test_there_is_no_percentile_of_nothing():
+    rank = percentile(values, percent)
+    assert rank in values
+    assert sum(value <= rank for value in values) >= percent / 100 * len(values) - 1e-9
     with pytest.raises(ValueError, match="no values"):
-        percentile([], 50)
+        percentile([], percent)
 
 
-def test_a_rate_counts_what_was_heard_by_the_last_wanted_completion():
-    first, second = heard((1.0, 2.0), ended_s=2.0), heard((3.0, 2.0), ended_s=4.0)
-    late = heard((3.5, 0.5), (5.0, 4.0), ended_s=6.0)
+def test_a_rate_counts_the_audio_until_the_last_completion():
+    first, second = answer((1.0, 2.0), ended_s=2.0), answer((3.0, 2.0), ended_s=4.0)
+    late = answer((3.5, 0.5), (5.0, 4.0), ended_s=6.0)
     assert audio_rate([first, second, late], 2) == pytest.approx((2.0 + 2.0 + 0.5) / 4.0)
+    assert request_rate([first, second], 2) == pytest.approx(2 / 4.0)
     with pytest.raises(ValueError, match="not 3"):
         audio_rate([first, second], 3)
 
 
-def test_failures_are_neither_refusals_nor_leaving():
-    refused, left = Timeline(0, 1.0, 0.0, status=429), Timeline(1, 1.0, 0.0, status=200, left=True)
-    broken, cut = Timeline(2, 1.0, 0.0, error="OSError: gone"), Timeline(3, 1.0, 0.0, status=200)
-    assert failures([refused, left, heard((1.0, 1.0))]) == []
-    assert failures([broken, cut]) == ["OSError: gone", "incomplete answer, status 200"]
-
-
 def test_latency_is_of_complete_answers():
-    lines = [heard((1.0, 0.5), (1.2, 0.5)), heard((2.0, 0.5), (2.75, 0.5)), Timeline(2, 1.0, 0.0, status=429)]
+    lines = [answer((1.0, 0.5), (1.2, 0.5)), answer((2.0, 0.5), (2.75, 0.5)), Timeline(2, 1.0, status=429)]
     figures = latency(lines)
-    assert figures["answers"] == 2
-    assert figures["ttfb_p50_s"] == 1.0
-    assert figures["ttfb_p95_s"] == 2.0
-    assert figures["underruns"] == 1
-    assert figures["continuous"] == 0.5
-    assert math.isnan(figures["audible_p50_s"]), "silence was never heard"
-
-
-def test_a_spread_is_median_least_and_greatest():
+    names = ("answers", "ttfb_p50_s", "ttfb_p95_s", "underruns", "continuous")
+    assert [figures[name] for name in names] == [2, 1.0, 2.0, 1, 0.5]
+    assert math.isnan(figures["audible_p50_s"]), "silence is never audible"
     assert spread([3.0, 1.0, 2.0]) == {"median": 2.0, "min": 1.0, "max": 3.0, "n": 3}
+
+
+class VirtualTime(selectors.SelectSelector):
+    """The clock of an event loop: a wait for a timer takes no time, and the clock shows as if it had."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.now += timeout or 0.0
+        return super().select(0)
 
 
 class Speaker:
     """Speaks at once: a second of noise in two pieces, the second one cut within a sample."""
 
     def __init__(self) -> None:
-        self.inside = self.most = self.left = 0
+        self.running = self.most = 0
 
-    async def speak(self, what: Utterance, streamed: bool, sent):
-        if what.seed == 429:
-            raise Refused(429, 2.0)
-        sent()
-        self.inside += 1
-        self.most = max(self.most, self.inside)
+    def run(self, load: Load, speak: Callable | None = None) -> list[Timeline]:
+        clock = VirtualTime()
+        loop = asyncio.SelectorEventLoop(clock)
+        loop.time = lambda: clock.now  # type: ignore[method-assign]
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            return runner.run(drive(load, speak or self.speak, loop.time))
+
+    async def speak(self, utterance: Utterance, streamed: bool, on_sent: Callable[[], None]):
+        if utterance.seed == 429:
+            raise Refused(429, 2.0, "full")
+        await asyncio.sleep(0.5)  # connecting
+        on_sent()
+        self.running += 1
+        self.most = max(self.most, self.running)
         try:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.25)
             yield b"\x00\x40" * 12_000 + b"\x00"
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.25)
             yield b"\x40" + b"\x00\x40" * 11_999
-        except GeneratorExit:
-            self.left += 1
-            raise
         finally:
-            self.inside -= 1
+            self.running -= 1
 
 
-def one(number: int, **fields: object) -> Utterance:
-    return replace(Utterance("text", 47, number), **fields)
+def speeches(*seeds: int) -> tuple[Utterance, ...]:
+    return tuple(Utterance("text", 47, seed) for seed in seeds)
 
 
-def test_a_closed_loop_keeps_so_many_in_flight():
+def test_a_closed_loop_has_so_many_in_flight():
     speaker = Speaker()
-    lines = asyncio.run(drive(Load(tuple(map(one, range(9))), clients=3), speaker.speak))
+    lines = speaker.run(Load(speeches(*range(9)), clients=3))
     assert speaker.most == 3
-    assert all(line.complete and line.received_s == 1.0 and line.audible_s is not None for line in lines)
+    assert {(line.complete, line.received_s, len(line.md5)) for line in lines} == {(True, 1.0, 32)}
     assert len({line.md5 for line in lines}) == 1
-    assert failures(lines) == []
+    assert sorted({round(line.sent_s, 3) for line in lines}) == [0.5, 1.5, 2.5], "connecting is not counted"
+    assert {round(line.ttfb_s, 3) for line in lines} == {0.25}
+    assert {round(line.audible_s - line.sent_s, 3) for line in lines} == {0.25}
 
 
 def test_a_listener_plays_an_answer_to_its_end_before_the_next_request():
-    first, second = asyncio.run(drive(Load((one(1), one(2)), clients=1, in_real_time=True), Speaker().speak))
-    assert first.played_s >= first.arrivals[0][0] + first.received_s
-    assert second.sent_s >= first.played_s
-    refused, answered = asyncio.run(drive(Load((one(429), one(1)), clients=1, in_real_time=True), Speaker().speak))
-    assert refused.played_s == refused.ended_s, "nothing to play, nothing to wait for"
-    assert answered.complete
+    first, second = Speaker().run(Load(speeches(1, 2), clients=1, in_real_time=True))
+    assert first.played_s == pytest.approx(0.75 + 1.0)
+    assert second.sent_s == pytest.approx(first.played_s + 0.5)
+    refused, answered = Speaker().run(Load(speeches(429, 1), clients=1, in_real_time=True))
+    assert (refused.played_s, answered.sent_s, answered.complete) == (0.0, 0.5, True), "nothing to play, nothing to wait for"
 
 
-def test_a_load_ends_with_the_last_wanted_completion():
+def test_a_load_ends_with_the_last_completion():
     speaker = Speaker()
-    lines = asyncio.run(drive(Load(tuple(map(one, range(100))), clients=4, completions=8), speaker.speak))
-    assert sum(line.complete for line in lines) >= 8
-    assert all(line.complete or line.left for line in lines)
-    assert len(lines) < 20
-    assert speaker.inside == 0, "every stream was closed"
+    lines = speaker.run(Load(speeches(*range(100)), clients=4, completions=8))
+    assert [line.complete for line in lines] == [True] * 8 + [False] * (len(lines) - 8)
+    assert all(line.disconnected for line in lines[8:])
+    assert speaker.running == 0, "every stream was closed"
 
 
-def test_an_open_loop_waits_for_nobody():
+def test_an_open_loop_waits_for_no_answer():
     speaker = Speaker()
-    began = time.perf_counter()
-    lines = asyncio.run(drive(Load(tuple(map(one, range(5))), arrivals_s=(0.0,) * 5), speaker.speak))
+    lines = speaker.run(Load(speeches(*range(5)), arrivals_s=(0.0, 0.0, 0.1, 0.2, 0.3)))
     assert speaker.most == 5
-    assert len(lines) == 5
-    assert time.perf_counter() > began
-    with pytest.raises(ValueError, match="1 arrivals for 2"):
-        Load((one(1), one(2)), arrivals_s=(0.0,))
+    assert [round(line.sent_s - 0.5, 3) for line in lines] == [line.due_s for line in lines] == [0.0, 0.0, 0.1, 0.2, 0.3]
 
 
-def test_refusals_leaving_and_failures_are_told_apart():
-    async def broken(what: Utterance, streamed: bool, sent):
+def test_failures_are_neither_refusals_nor_disconnects():
+    async def broken(utterance: Utterance, streamed: bool, on_sent: Callable[[], None]):
         yield b"\x00\x40"
         raise OSError("gone")
 
-    speaker = Speaker()
-    (refused,) = asyncio.run(drive(Load((one(429),), clients=1), speaker.speak))
-    assert (refused.status, refused.retry_after_s, refused.complete) == (429, 2.0, False)
-    (left,) = asyncio.run(drive(Load((one(1, leaves_after=0.3),), clients=1), speaker.speak))
-    assert left.left
-    assert speaker.left == 1
-    (cut,) = asyncio.run(drive(Load((one(1),), clients=1), broken))
-    assert (cut.complete, cut.error) == (False, "OSError: gone")
+    async def silent(utterance: Utterance, streamed: bool, on_sent: Callable[[], None]):
+        await asyncio.sleep(1e6)
+        yield b""
+
+    async def missing(utterance: Utterance, streamed: bool, on_sent: Callable[[], None]):
+        raise Refused(404, None, "no such voice")
+        yield b""
+
+    (refused,) = Speaker().run(Load(speeches(429), clients=1))
+    assert (refused.status, refused.retry_after_s, refused.complete, refused.error) == (429, 2.0, False, "status 429: full")
+    lines = [Speaker().run(Load(speeches(1), clients=1), speak)[0] for speak in (broken, silent, missing)]
+    assert [line.complete for line in lines] == [False] * 3
+    assert failures([refused, Timeline(0, disconnected=True), answer((1.0, 1.0))]) == []
+    assert failures(lines) == ["OSError: gone", "TimeoutError: ", "status 404: no such voice"]
+    assert failures([Timeline(3, 1.0, status=200)]) == ["incomplete answer, status 200"]
 
 
-CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+def test_the_processes_of_a_service_are_recognised_and_measured():
+    listen = "server = socket.create_server(('127.0.0.1', 0)); print(server.getsockname()[1], flush=True)"
+    command = [sys.executable, "-c", f"import socket, sys; {listen}; sys.stdin.read()"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env={"BENCH_MARK": "a b"}, start_new_session=True, **pipes) as process:
+        port = int(process.stdout.readline())
+        assert [member.pid for member in family("BENCH_MARK=a b")] == [process.pid]
+        assert [member.pid for member in family("BENCH_MARK=a")] == []
+        assert [member.pid for member in listening(port)] == [process.pid]
+        assert process.pid in [member.pid for member in family("BENCH_MARK=a", psutil.Process().pid)], "a descendant"
+        (member,) = listening(port)
+        assert (usage(member).rss_mib > 1, usage(member).threads) == (True, 1)
+        process.stdin.close()
+    assert (usage(member), core_use(member)) == (Usage(0.0, 0, 0), (0.0, 0.0)), "it has ended"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        assert listening(free.getsockname()[1]) == []
+
+
+def test_a_busy_process_is_seen_to_run():
+    this = psutil.Process()
+    with CoreWatch({"this": [this], "none": []}) as watch:
+        began, _ = core_use(this)
+        while core_use(this)[0] < began + 0.1:
+            pass
+    use = watch.samples.means()
+    assert use["this"]["running"] * watch.samples.times_s[-1] >= 0.1
+    assert use["none"] == {"running": 0, "waiting": 0}
+    weighted = Samples([1.0, 4.0], {"a": [0.5, 1.0]}, {"a": [2.0, 0.0]}).means()
+    assert weighted == {"a": {"running": 3.5 / 4, "waiting": 0.5}}, "periods count with their length"
+
+
+def test_every_second_of_the_engine_is_in_one_place():
+    spent = {"rounds": 100, "steps": 600, "sequences": 10, "prefill_s": 1.0, "decode_s": 3.0}
+    account = engine_account(spent, 5.0, [(2.0, 0.005), (4.0, 0.008), (8.0, 0.016)])
+    assert (account["rows_per_round"], account["rounds_alone_s"]) == (6, pytest.approx(1.2))
+    places = ("rounds_alone_s", "rounds_longer_s", "prefill_s", "neither_s")
+    assert sum(account[place] for place in places) == pytest.approx(5.0)
+    assert account["prefill_ms_each"] == pytest.approx(100)
+
+
+def test_every_scenario_has_its_title():
+    assert [run.__doc__.partition(",")[0].lower() for run in SCENARIOS.values()] == list(SCENARIOS)
+    assert all(title_of(run.__doc__) for run in SCENARIOS.values())
 
 
 def test_every_system_runs_on_the_configurations_device():
@@ -246,22 +315,17 @@ def test_every_system_runs_on_the_configurations_device():
     [
         (["--config", str(CONFIGS / "cpu.yaml"), "--device", "cuda"], "choose another --config"),
         (["--config", str(CONFIGS / "gpu.yaml"), "--device", "cpu"], "choose another --config"),
+        (["--config", "auto.yaml"], "--device cpu or --device cuda"),
         (["--url", "http://x", "--device", "cuda"], "has no effect"),
     ],
 )
-def test_a_device_that_the_service_would_not_have_is_refused(capsys, arguments, why):
+def test_a_device_that_the_service_would_not_have_is_refused(tmp_path, monkeypatch, capsys, arguments, why):
+    monkeypatch.chdir(tmp_path)
+    Path("auto.yaml").write_text((CONFIGS / "gpu.yaml").read_text().replace("device: cuda", "device: auto"))
+    assert parse(["b1", "--config", "auto.yaml", "--device", "cuda"]).device == "cuda"
     with pytest.raises(SystemExit):
         parse(["b2", *arguments])
     assert why in capsys.readouterr().err
-
-
-def test_a_configuration_of_any_device_needs_the_devices_name(tmp_path, capsys):
-    config = tmp_path / "auto.yaml"
-    config.write_text((CONFIGS / "gpu.yaml").read_text().replace("device: cuda", "device: auto"))
-    assert parse(["b1", "--config", str(config), "--device", "cuda"]).device == "cuda"
-    with pytest.raises(SystemExit):
-        parse(["b1", "--config", str(config)])
-    assert "--device cpu or --device cuda" in capsys.readouterr().err
 
 
 def test_a_service_that_sleeps_is_configured_as_the_page_shows_it():
@@ -269,9 +333,7 @@ def test_a_service_that_sleeps_is_configured_as_the_page_shows_it():
     sleeping = document(replace(options.demo_settings, sleeps_after_s=600), 8000, None)
     assert not find_mistakes(sleeping)
     (application,) = sleeping["applications"]
-    scaled = {one["name"]: one.get("autoscaling_config") for one in application["deployments"]}
+    scaled = {entry["name"]: entry.get("autoscaling_config") for entry in application["deployments"]}
     assert scaled == {"Ingress": None} | dict.fromkeys(("TextNormalizer", "AcousticModel", "Vocoder"), from_zero(600))
-    shown = parse_yaml(re.findall(r"```yaml\n(autoscaling_config:.*?)```", PAGES["docs/ray.md"], re.DOTALL)[0])[
-        "autoscaling_config"
-    ]
-    assert shown == from_zero(600)
+    (example,) = re.findall(r"```yaml\n(autoscaling_config:.*?)```", PAGES["docs/ray.md"], re.DOTALL)
+    assert parse_yaml(example)["autoscaling_config"] == from_zero(600)

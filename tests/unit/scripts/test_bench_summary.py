@@ -61,7 +61,7 @@ def test_a_summary_judges_what_is_kept_and_names_what_is_missing(tmp_path):
     assert len(rows) == len(CPU)
     assert rows["rtf_one_request"]["verdict"] == LIMIT_KEPT
     assert rows["added_by_serve_ms"]["verdict"] == LIMIT_MISSED
-    assert rows["rtf_growth"]["verdict"] == NOT_MEASURED
+    assert rows["ttfb_streaming"]["verdict"] == NOT_MEASURED
     text = markdown(summarise(tmp_path))
     assert "| ≥ 1.8 x | ≥ 2.5 x | 2 x (1.9 - 2.1) | limit kept |" in text
     assert "| ≤ 15 ms | ≤ 4 ms | 40 ms (39.9 - 40.1) | limit missed |" in text

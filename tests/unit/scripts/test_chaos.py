@@ -12,12 +12,12 @@ import pytest
 
 from pipeline.types import AudioChunk, SynthesisRequest
 from pipeline.voices.reference import read_reference
+from scripts.bench.processes import Usage
 from scripts.chaos import load, run
 from scripts.chaos import soak as soaking
 from scripts.chaos.__main__ import recording
 from scripts.chaos.census import TITLES, Census, leaks
 from scripts.chaos.faults import FAULTS, schedule
-from scripts.chaos.load import Target, burst, slow_readers
 from scripts.chaos.nodes import Front
 from serve.config.app_config import LimitsConfig
 from tests.support.fakes import Speaker, make_services
@@ -48,7 +48,7 @@ def test_the_plan_follows_from_the_seed_and_every_fault_comes_before_one_comes_a
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "sentence"),
     [
         ({"busy": {"slots": 1, "in_flight": 0}}, "1 slots still taken"),
         ({"processes": AT_REST.processes | {"gcs_server": 2}}, "2 processes of gcs_server, 1 before"),
@@ -59,16 +59,15 @@ def test_the_plan_follows_from_the_seed_and_every_fault_comes_before_one_comes_a
         ({"zombies": 1}, "1 zombies, 0 before"),
     ],
 )
-def test_a_leak_is_one_sentence(change: dict, says: str):
+def test_a_leak_is_one_sentence(change: dict, sentence: str):
     assert leaks(AT_REST, AT_REST) == []
-    (found,) = leaks(AT_REST, replace(AT_REST, **change))
-    assert says in found
+    (leak,) = leaks(AT_REST, replace(AT_REST, **change))
+    assert sentence in leak
 
 
 @pytest.mark.slow
 def test_the_recording_is_one_of_which_a_voice_can_be_made(tmp_path: Path):
-    found = read_reference(recording(tmp_path / "said.wav")).report
-    assert found.speech_s > 3
+    assert read_reference(recording(tmp_path / "voice.wav")).report.speech_s > 3
 
 
 SPOKEN = ("stream", "buffered", "events", "slow reader", "leaves")
@@ -116,7 +115,7 @@ def test_a_run_ends_with_a_report_in_which_wrong_bytes_are_failures(monkeypatch:
 @pytest.mark.slow
 def test_a_soak_goes_on_where_it_was_and_sees_one_wrong_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(soaking, "KINDS", 10)
-    monkeypatch.setattr(soaking, "request_of", lambda kind: {"input": "One.", "seed": kind, "response_format": "pcm"})
+    monkeypatch.setattr(soaking, "fields", lambda utterance, streamed: {"seed": utterance.seed})
     path = tmp_path / "soak.json"
     speaker = Speaker(chunks=1)
     with serving(make_services(speaker, LimitsConfig(max_in_flight=8))) as live:
@@ -129,10 +128,8 @@ def test_a_soak_goes_on_where_it_was_and_sees_one_wrong_byte(tmp_path: Path, mon
         state.twins["3"] = "0" * 64
         asyncio.run(soaking.soak(live.url, state, 70, 60.0, path))
     assert [line.partition(",")[0] for line in state.wrong] == ["kind 3"]
-    told = soaking.summary(state)
-    assert (told["requests"], told["kinds"], told["wrong"], told["failed"]) == (70, 10, 1, 0)
-    soaking.plot(state, tmp_path / "soak.png")
-    assert (tmp_path / "soak.png").stat().st_size > 1000
+    figures = soaking.summary(state)
+    assert (figures["requests"], figures["kinds"], figures["wrong"], figures["failed"]) == (70, 10, 1, 0)
 
 
 @pytest.mark.parametrize(("growth", "expected"), [(0.0, 0.0), (1.0, 1.0)])
@@ -142,52 +139,54 @@ def test_drift_is_growth_of_all_memory_in_an_hour_after_the_first(growth: float,
         {"at_s": at, "rss_mib": {"a": 500.0, "b": 500.0 + growth * 10 * (at - 7200) / 3600 if at >= 3600 else 1.0}}
         for at in range(0, 10_801, 60)
     ]
-    found = soaking.drift_percent_an_hour(soaking.State(samples=samples), 3600)
-    assert found == pytest.approx(expected, abs=0.02)
+    drift = soaking.drift_percent_an_hour(soaking.State(samples=samples), 3600)
+    assert drift == pytest.approx(expected, abs=0.02)
     assert soaking.drift_percent_an_hour(soaking.State(samples=samples[:5]), 3600) is None
 
 
-def test_a_summary_tells_what_all_processes_hold_after_a_minute_and_at_the_end():
-    held = [(0, 1.0), (60, 10.0), (120, 30.0), (180, 20.0)]
-    samples = [{"at_s": at, **{name: {"a": sum_ / 2, "b": sum_ / 2} for name in soaking.HELD}} for at, sum_ in held]
-    told = soaking.summary(soaking.State(samples=samples, seconds=180.0))
-    assert told["files"] == told["rss_mib"] == told["threads"] == {"after_a_minute": 10.0, "last": 20.0, "most": 30.0}
-    assert (told["hours"], told["memory_percent_an_hour_after_the_first"]) == (0.05, None)
+def test_a_summary_has_the_sums_after_a_minute_and_at_the_end():
+    sums = [(0, 1.0), (60, 10.0), (120, 30.0), (180, 20.0)]
+    samples = [{"at_s": at, **{name: {"a": sum_ / 2, "b": sum_ / 2} for name in Usage._fields}} for at, sum_ in sums]
+    figures = soaking.summary(soaking.State(samples=samples, seconds=180.0))
+    assert figures["files"] == figures["rss_mib"] == figures["threads"] == {"after_a_minute": 10, "last": 20, "most": 30}
+    assert (figures["hours"], figures["memory_percent_an_hour_after_the_first"]) == (0.05, None)
 
 
 def test_a_service_that_was_started_anew_is_not_compared_with_the_one_before():
-    def watched(process: str, began: int, seconds: int, held: float) -> list[dict]:
+    def watched(process: str, began: int, seconds: int, size: float) -> list[dict]:
         return [
-            {"at_s": at, **{name: {process: held * (1 + (at - began) / 360_000)} for name in soaking.HELD}}
+            {"at_s": at, **{name: {process: size * (1 + (at - began) / 360_000)} for name in Usage._fields}}
             for at in range(began, began + seconds + 1, 60)
         ]
 
     samples = [*watched("a 1", 0, 600, 500.0), *watched("a 2", 700, 7200, 1000.0), *watched("a 3", 8000, 300, 700.0)]
-    told = soaking.summary(soaking.State(samples=samples))
-    assert told["rss_mib"] == {"after_a_minute": 1000, "last": 1020, "most": 1020}
-    assert told["memory_percent_an_hour_after_the_first"] == pytest.approx(1.0, abs=0.02)
-    assert soaking.of_one_service([]) == []
+    figures = soaking.summary(soaking.State(samples=samples))
+    assert figures["rss_mib"] == {"after_a_minute": 1000, "last": 1020, "most": 1020}
+    assert figures["memory_percent_an_hour_after_the_first"] == pytest.approx(1.0, abs=0.02)
+    assert soaking.of_longest_service([]) == []
 
 
 @pytest.mark.slow
-def test_an_overload_counts_what_is_heard_and_what_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(load, "MEASURE_S", 1.0)
+def test_loads_count_answers_refusals_and_open_sockets(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(load, "ANSWERS", 16)
+    monkeypatch.setattr(load, "REST_S", 0.1)
     with serving(make_services(Speaker(chunks=2, pause_s=0.2), LimitsConfig(max_in_flight=8))) as live:
-        found = asyncio.run(load.overload(Target(live.url), times=10, seconds=2, seed=1))
-        idle = asyncio.run(load.idle_sockets(Target(live.url), 100, seconds=0.1))
-    assert found["heard"] + sum(found["refused"].values()) + found["no_answer"] == found["requests"] > 50
-    assert set(found["refused"]) == {"429"}
-    assert found["refused_in_our_envelope"] == found["refused"]["429"] > found["heard"] > 0
-    assert (found["cut"], found["promises_kept"]) == (0, 1.0)
+        overload = asyncio.run(load.overload(live.url, times=10, seconds=2, seed=1))
+        idle = asyncio.run(load.idle_sockets(live.url, 100, seconds=0.1))
+    assert overload["heard"] + sum(overload["refused"].values()) + overload["no_answer"] == overload["requests"] > 50
+    assert set(overload["refused"]) == {"429"}
+    assert overload["refused_in_our_envelope"] == overload["refused"]["429"] > overload["heard"] > 0
+    assert 0 < overload["refusal_p50_ms"] <= overload["refusal_p95_ms"]
+    assert overload["cut"] == 0
+    assert overload["cores"]["clients"]["running"] > 0
     assert (idle["asked"], idle["opened"], idle["held"], idle["beside"]) == (100, 100, 100, {"200": load.PROBES})
-    assert found["cores"]["clients"]["ran"] > 0
 
 
 @pytest.mark.slow
-def test_a_burst_and_slow_readers_are_told_from_each_other():
+def test_bursts_and_slow_readers_share_the_places(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(load, "REST_S", 0.1)
     with serving(make_services(Speaker(chunks=3, pause_s=0.2), LimitsConfig(max_in_flight=2))) as live:
-        found = asyncio.run(burst(Target(live.url), 12, rounds=1))
-        assert found["statuses"] == {"200": 2, "429": 10}
-        assert 0 < found["refusal_p50_ms"] <= found["refusal_p95_ms"]
-        slow = asyncio.run(slow_readers(Target(live.url), 6, seconds=2))
-        assert slow["statuses"] == {"200": 2, "429": 4}
+        burst = asyncio.run(load.burst(live.url, 12, rounds=1))
+        slow = asyncio.run(load.slow_readers(live.url, 6, seconds=2))
+    assert burst["statuses"] == {"200": 2, "429": 10}
+    assert slow["statuses"] == {"200": 2, "429": 4}
