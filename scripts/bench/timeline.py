@@ -7,7 +7,7 @@ Never: clocks, networks
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.spec import SAMPLE_RATE
@@ -144,6 +144,12 @@ def failures(timelines: Iterable[Timeline]) -> list[str]:
         for line in timelines
         if not line.complete and not line.disconnected and line.status not in REFUSALS
     ]
+
+
+def spreads(rounds: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float | int]]:
+    """Returns the spread of every figure over the rounds that have it."""
+    names = dict.fromkeys(name for figures in rounds for name in figures)
+    return {name: spread([figures[name] for figures in rounds if name in figures]) for name in names}
 
 
 def shown(values: dict[str, float | int]) -> str:

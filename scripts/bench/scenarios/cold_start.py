@@ -19,7 +19,7 @@ from scripts.bench.bench import Bench, Report, ScenarioFailed
 from scripts.bench.client import SPEECH
 from scripts.bench.names import SERVICE
 from scripts.bench.systems import Served, start_service
-from scripts.bench.timeline import shown, spread
+from scripts.bench.timeline import shown, spread, spreads
 
 IDLE_S = 10.0  # without work, until a stage goes to sleep: longer than one of them takes to start
 ASLEEP_TIMEOUT_S = 300.0
@@ -56,7 +56,7 @@ def run(bench: Bench) -> Report:
             rows = [wake(bench, served, kind, turn) for turn in range(repeats)]
         finally:
             served.close()
-        wakes[kind] = {name: spread([row[name] for row in rows]) for name in rows[0]}
+        wakes[kind] = spreads(rows)
         refusal_ms = {name: 1e3 * value if name != "n" else value for name, value in wakes[kind]["refusal_s"].items()}
         retries = ", ".join(f"{row['retry_after_s']:g}" for row in rows)
         woken.add_row(kind, shown(wakes[kind]["first_audio_s"]), shown(refusal_ms), retries)

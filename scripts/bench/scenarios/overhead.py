@@ -25,7 +25,7 @@ from scripts.bench.names import IN_PROCESS, SERVICE, TWO_INGRESS, label
 from scripts.bench.processes import by_kind, cpu_s
 from scripts.bench.settings import Settings
 from scripts.bench.systems import Served, System
-from scripts.bench.timeline import REFUSALS, audio_rate, latency, percentile, shown, spread
+from scripts.bench.timeline import REFUSALS, audio_rate, latency, percentile, shown, spread, spreads
 from scripts.bench.workload import Load, Utterance
 
 SPOKEN_S = 2.0
@@ -43,8 +43,8 @@ SLOTS = 256
 
 PathFigures = dict[str, dict[str, list[float]]]
 """`in_process` or a data path -> figure -> its value in each round"""
-ListenerFigures = dict[str, dict[int, dict[str, list[float]]]]
-"""system -> listeners -> figure -> its value in each round"""
+ListenerFigures = dict[str, dict[int, list[dict[str, float]]]]
+"""system -> listeners -> the figures of each round"""
 
 
 def serve(bench: Bench) -> Report:
@@ -166,17 +166,14 @@ def around_the_model(bench: Bench) -> Report:
         system: System = bench.in_process(settings) if name == IN_PROCESS else bench.service(settings)
         for count in listeners:
             bench.progress(f"{name}, {count} listeners, round {turn + 1}")
-            for figure, value in measure_listeners(bench, system, count, turn).items():
-                rounds.setdefault(name, {}).setdefault(count, {}).setdefault(figure, []).append(value)
+            figures = measure_listeners(bench, system, count, turn)
+            rounds.setdefault(name, {}).setdefault(count, []).append(figures)
     most = listeners[-1]
-    costs = {name: rounds[name][most]["core_ms"] for name in rounds}
+    costs = {name: [figures["core_ms"] for figures in rounds[name][most]] for name in rounds}
     costs_around = {
         name: spread([ours - model for ours, model in zip(costs[name], costs[IN_PROCESS], strict=True)]) for name in SERVICES
     }
-    summary = {
-        name: {str(count): {figure: spread(values) for figure, values in row.items()} for count, row in counts.items()}
-        for name, counts in rounds.items()
-    }
+    summary = {name: {str(count): spreads(turns) for count, turns in loads.items()} for name, loads in rounds.items()}
     result: dict[str, Any] = {"systems": summary, "house_core_ms": costs_around, "listeners": most}
     return Report(result, [table_of(summary, most)], {"house_core_ms": costs_around["with_acoustic"]})
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from scripts.bench.bench import Bench, Report
 from scripts.bench.names import SERVICE, STATIC, UPSTREAM, URL, kind, label, static_name
 from scripts.bench.systems import System
-from scripts.bench.timeline import audio_rate, latency, shown, spread
+from scripts.bench.timeline import audio_rate, latency, shown, spread, spreads
 from scripts.bench.workload import saturating
 
 CROWD = 8
@@ -39,7 +39,8 @@ def run(bench: Bench) -> Report:
         for clients in in_flight:
             if concerns(name, clients, turn):
                 rounds[name].setdefault(clients, []).append(measure(bench, system, name, clients, turn))
-    result: dict[str, Any] = {"lengths": lengths_of(bench), "systems": summarised(rounds)}
+    systems = {name: {clients: spreads(turns) for clients, turns in loads.items()} for name, loads in rounds.items()}
+    result: dict[str, Any] = {"lengths": lengths_of(bench), "systems": systems}
     table = rates_table(rounds, in_flight)
     figures = {}
     if not is_url:
@@ -111,14 +112,6 @@ def best_batch(rounds: Rounds) -> str:
     """Returns the name of the static batches with the highest rate."""
     sizes = [name for name in rounds if kind(name) == STATIC]
     return max(sizes, key=lambda name: rate_of(rounds[name][CROWD])["median"])
-
-
-def summarised(rounds: Rounds) -> dict[str, Any]:
-    """Returns median, smallest and largest of every figure."""
-    return {
-        name: {clients: {key: spread([turn[key] for turn in turns]) for key in turns[0]} for clients, turns in loads.items()}
-        for name, loads in rounds.items()
-    }
 
 
 def lengths_of(bench: Bench) -> dict[str, float]:

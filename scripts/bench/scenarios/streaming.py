@@ -15,7 +15,7 @@ from rich.table import Table
 
 from scripts.bench.bench import Bench, Report
 from scripts.bench.names import IN_PROCESS, SERVICE, UPSTREAM, URL, label, low_name
-from scripts.bench.timeline import Timeline, latency, shown, spread
+from scripts.bench.timeline import Timeline, latency, shown, spread, spreads
 
 SYSTEMS = (UPSTREAM, SERVICE, IN_PROCESS)
 OURS = (SERVICE, IN_PROCESS)
@@ -41,7 +41,7 @@ def run(bench: Bench) -> Report:
         for variant in lines:
             streams[variant].append(lines[variant])
     rounds = {name: [latency(lines) for lines in turns] for name, turns in streams.items()}
-    figures = {name: {key: spread([turn[key] for turn in turns]) for key in turns[0]} for name, turns in rounds.items()}
+    figures = {name: spreads(turns) for name, turns in rounds.items()}
     result: dict[str, object] = {"audio_s": audio_s, "systems": figures}
     table = Table("", *map(label, names), title=f"B2  one stream of {audio_s:g} s")
     for key, text in LABELS.items():

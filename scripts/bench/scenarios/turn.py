@@ -15,26 +15,24 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
 from rich.table import Table
 from websockets.sync.client import ClientConnection, connect
 
-from pipeline.spec import SAMPLE_RATE, STEPS_PER_SECOND
+from pipeline.spec import STEPS_PER_SECOND
 from scripts.bench.bench import Bench, Report
-from scripts.bench.client import wait_until_idle
+from scripts.bench.client import BYTES_PER_SAMPLE, wait_until_idle
 from scripts.bench.systems import Served
-from scripts.bench.timeline import shown, spread
+from scripts.bench.timeline import Timeline, shown, spread
 from scripts.bench.workload import Utterance
-from serve.observability.reply_stats import PlayCursor
 
 FIRST = "I would like to tell you something about the weather. "
 SECOND = "It has been raining for three days and nobody knows when it stops."
 TOKENS_PER_S = (20, 50, 100)
 CHARACTERS_PER_TOKEN = 4
-BYTES_PER_S = 2 * SAMPLE_RATE
 PLAYED_SHARE = 0.5
 """part of the first sentence after which the listener interrupts"""
 LEADS_S = (0.0, 5.0)
@@ -49,8 +47,7 @@ class Turn:
     """the first sentence was written to its last character"""
     written_at: float = 0.0
     """all text was written"""
-    first_audio_at: float = 0.0
-    stalled_s: float = 0.0
+    reply: Timeline = field(default_factory=lambda: Timeline(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,7 @@ def run(bench: Bench) -> Report:
     added = statistics.median(over_socket) - statistics.median(over_http)
     judged = {
         "added_by_socket_ms": spread([added]),
-        "stalled_in_a_turn_ms": spread([max(1e3 * turn.stalled_s for rows in turns.values() for turn in rows)]),
+        "stalled_in_a_turn_ms": spread([max(1e3 * sum(turn.reply.stalls_s()) for rows in turns.values() for turn in rows)]),
     }
     return Report(result, [table_of(result)], judged)
 
@@ -98,9 +95,9 @@ def run(bench: Bench) -> Report:
 def figures(turns: list[Turn]) -> dict[str, Any]:
     """Returns the figures of the turns at one rate."""
     return {
-        "first_audio_ms": spread([1e3 * (turn.first_audio_at - turn.sentence_at) for turn in turns]),
-        "before_all_is_written_ms": spread([1e3 * (turn.written_at - turn.first_audio_at) for turn in turns]),
-        "stalled_ms": spread([1e3 * turn.stalled_s for turn in turns]),
+        "first_audio_ms": spread([1e3 * (turn.reply.arrivals[0][0] - turn.sentence_at) for turn in turns]),
+        "before_all_is_written_ms": spread([1e3 * (turn.written_at - turn.reply.arrivals[0][0]) for turn in turns]),
+        "stalled_ms": spread([1e3 * sum(turn.reply.stalls_s()) for turn in turns]),
     }
 
 
@@ -148,18 +145,16 @@ def socket_first_audio(socket: ClientConnection, seed: int) -> tuple[float, floa
 
 def take_turn(url: str, tokens_per_s: int, seed: int) -> Turn:
     """Writes two sentences as a language model does, and listens."""
-    turn, cursor = Turn(), PlayCursor()
+    turn = Turn()
     with opened(url) as socket:
         send(socket, "open", sentences=True, speech=speech(seed))
         writing = threading.Thread(target=write, args=(socket, turn, tokens_per_s))
         writing.start()
         for message in messages(socket, "closed"):
             if message["type"] == "audio":
-                now = time.perf_counter()
-                turn.first_audio_at = turn.first_audio_at or now
-                cursor.arrived(now, len(base64.b64decode(message["audio"])) / BYTES_PER_S)
+                samples = len(base64.b64decode(message["audio"])) // BYTES_PER_SAMPLE
+                turn.reply.arrivals.append((time.perf_counter(), samples))
         writing.join()
-    turn.stalled_s = cursor.stalled_s
     return turn
 
 
