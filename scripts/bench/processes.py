@@ -44,9 +44,8 @@ def family(variable: str, *roots: int) -> list[psutil.Process]:
 
 def listening(port: int) -> list[psutil.Process]:
     """Returns the processes of the session that listens at a port of this machine: those of a service."""
-    sockets = psutil.net_connections("tcp")
-    owners = [entry.pid for entry in sockets if entry.status == psutil.CONN_LISTEN and entry.laddr.port == port and entry.pid]
-    sessions = {_session(pid) for pid in owners}
+    sockets = [entry for entry in psutil.net_connections("tcp") if entry.status == psutil.CONN_LISTEN]
+    sessions = {_session(entry.pid) for entry in sockets if entry.laddr[1:] == (port,) and entry.pid}
     return [process for process in psutil.process_iter() if _session(process.pid) in sessions]
 
 
