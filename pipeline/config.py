@@ -6,7 +6,7 @@ Never: files, environment variables
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -18,59 +18,17 @@ class StrictModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
+    @classmethod
+    def varied(cls, settings: Mapping[str, Any]) -> Self:
+        """Returns a section in which constants of the class, too, may have other values: for measurements and tests."""
+        constants = {name: settings[name] for name in cls.__class_vars__ & settings.keys()}
+        kind: type[Self] = type(cls.__name__, (cls,), constants)
+        return kind.model_validate({name: value for name, value in settings.items() if name not in constants})
+
 
 def words_of(mistake: Mapping[str, Any]) -> str:
     """Returns the words of one mistake of a ValidationError, without what pydantic writes before a validator's own."""
     return str(mistake["msg"]).removeprefix("Value error, ")
-
-
-class TextConfig(StrictModel):
-    """The text front end: its limits, and the lengths of segments."""
-
-    first_clause_chars: int = Field(
-        24, ge=1, le=400, description="shortest first clause that becomes a segment of its own [characters]"
-    )
-    first_segment_chars: int = Field(
-        60, ge=8, le=400, description="longest first segment; short, because the first audio waits for it [characters]"
-    )
-    min_segment_chars: int = Field(
-        90,
-        ge=1,
-        le=400,
-        description="a segment ends at its last sentence or clause that makes it this long [characters]",
-    )
-    max_segment_chars: int = Field(
-        150, ge=16, le=400, description="longest segment; a CJK character counts as three [characters]"
-    )
-    steps_per_char: float = Field(
-        8.0,
-        gt=0,
-        le=64,
-        description="step limit of a segment per character, three times the most observed; a CJK character counts as three "
-        "[steps per character]",
-    )
-    base_steps: int = Field(64, ge=1, le=1024, description="constant part of a segment's step limit [steps]")
-    cpu_s_per_1000_chars: float = Field(
-        0.5,
-        gt=0,
-        le=60,
-        description="limit of the processor time to normalise a text, per 1000 characters or part of them; beyond it: 422 [s]",
-    )
-    hang_timeout_s: float = Field(
-        4.0,
-        gt=0,
-        le=600,
-        description="time after that limit until a text worker without an answer counts as hung and is replaced [s]",
-    )
-    refine_steps: int = Field(
-        384, ge=1, le=1024, description="step limit of the refine pass; 384 is ChatTTS's own max_new_token [steps]"
-    )
-
-    @property
-    def with_short_segments(self) -> "TextConfig":
-        """These settings with segments half as long."""
-        least, most = max(1, self.min_segment_chars // 2), max(16, self.max_segment_chars // 2)
-        return self.model_copy(update={"min_segment_chars": least, "max_segment_chars": most})
 
 
 class EngineConfig(StrictModel):
@@ -114,7 +72,8 @@ class EngineConfig(StrictModel):
     )
     ignore_eos: bool = Field(
         False,
-        description="true: every sequence runs to its step limit, for measurements and weights that draw no end token",
+        description="true: for measurements and weights that draw no end token: every sequence runs to its step limit, three "
+        "steps per character",
     )
     steps_per_round: int = Field(
         1, ge=1, le=32, description="steps between synchronisations with the host; on a GPU use 4 to 8"
@@ -123,16 +82,9 @@ class EngineConfig(StrictModel):
         "auto",
         description="decode attention on a GPU: triton reads the positions in use per slot, sdpa all positions; auto: triton",
     )
-    attention_split: int | None = Field(
-        None,
-        ge=64,
-        le=8192,
-        description="positions that triton sums at once; null: chosen from slots; affects the bits of the audio [positions]",
-    )
     prefill_rows: int = Field(
         1, ge=1, le=32, description="prompts per prefill call, in one fixed matrix shape; affects the bits of the audio"
     )
-    block_steps: int = Field(4, ge=1, le=256, description="size of a delivered block if the request sets none [steps]")
     max_waiting: int = Field(
         32, ge=0, le=4096, description="segments that may wait for a slot; while so many wait, requests are refused"
     )
@@ -143,28 +95,23 @@ class EngineConfig(StrictModel):
         description="a sequence waits for a slot while one more would make those that are listened to slower than this "
         "real-time factor, and bulk rows beyond that stay out of the round; bulk alone uses all slots; null: nobody waits",
     )
-    standard_patience_s: float = Field(
-        2.0,
-        ge=0,
-        le=600,
-        description="an interactive sequence overtakes standard ones that arrived less than this before it [s]",
-    )
-    bulk_patience_s: float = Field(
-        20.0,
-        ge=0,
-        le=600,
-        description="all others go before bulk; while a bulk sequence is older than they by this, one slot stays bulk's, and "
-        "one row where five are fast enough (max_rtf) [s]",
-    )
-    max_preempted: int = Field(
-        4,
-        ge=0,
-        le=512,
-        description="most preempted bulk sequences, kept in host memory with their KV cache; 0: none is preempted",
-    )
-    buffer_steps: int = Field(256, ge=1, le=4096, description="undelivered steps at which a sequence pauses [steps]")
-    stall_timeout_s: float = Field(30.0, gt=0, description="time until a paused sequence without a reader is ended [s]")
     round_timeout_s: float = Field(8.0, gt=0, description="time after which a round counts as hung [s]")
+
+    block_steps: ClassVar[int] = 4
+    """of a delivered block if the request sets none: 85 ms of audio"""
+    buffer_steps: ClassVar[int] = 256
+    """undelivered steps at which a sequence pauses: 5 s of audio, far more than two rounds"""
+    stall_timeout_s: ClassVar[float] = 30.0
+    """until a paused sequence without a reader is ended: as long as a client may take by default"""
+    standard_patience_s: ClassVar[float] = 2.0
+    """an interactive sequence overtakes standard ones that arrived less than this before it"""
+    bulk_patience_s: ClassVar[float] = 20.0
+    """all others go before bulk; while a bulk sequence is older than they by this, one slot stays bulk's, and one row where five are
+    fast enough (max_rtf)"""
+    max_preempted: ClassVar[int] = 4
+    """bulk sequences kept in host memory with their KV cache: at most 60 KiB per position each"""
+    attention_split: ClassVar[int | None] = None
+    """positions that triton sums at once; None: chosen from slots; section `splits` of the GPU check measures others"""
 
     @property
     def positions(self) -> int:
@@ -193,16 +140,6 @@ class EngineConfig(StrictModel):
             raise ValueError("weights int4 are for a CPU, with decode native or auto; on a GPU set weights to int8 or dtype")
         return self
 
-    @model_validator(mode="after")
-    def _buffer_holds_a_round(self) -> "EngineConfig":
-        if self.largest_block < self.block_steps:
-            rounds = self._rounds_in_buffer
-            raise ValueError(
-                f"buffer_steps {self.buffer_steps} must hold at least {'2 x ' * (rounds - 1)}steps_per_round + block_steps "
-                f"= {rounds * self.steps_per_round + self.block_steps}, or no sequence can ever run"
-            )
-        return self
-
 
 WINDOW_CHUNK_STEPS = (8, 16, 32, 48, 96)  # every window also decodes 104 steps of context, so sizes grow fast
 INCREMENTAL_CHUNK_STEPS = (8, 8, 8, 12, 16, 20, 24, 32)  # no pause at a real-time factor of 0.8; large ones cost less per step
@@ -222,25 +159,20 @@ class VocoderConfig(StrictModel):
     method: Literal["auto", "incremental", "windows"] = Field(
         "auto",
         description="incremental: every step is decoded once, and layers keep state (AVX2 or AVX-512, and a C++ compiler); "
-        "windows: every chunk is decoded with its context; auto: incremental if it can be compiled and look_ahead is exact; "
-        "affects the bits of the audio",
+        "windows: every chunk is decoded with its context; auto: incremental if it can be compiled; affects the bits of the "
+        "audio",
     )
     threads: int | None = Field(None, ge=1, le=256, description="CPU threads of the vocoder; null: torch decides")
     use_decoder: bool = Field(True, description="true: decodes hidden states; false: codes, through the DVAE, faster")
-    look_ahead: int = Field(
-        REACH_STEPS, ge=0, le=REACH_STEPS, description="context on each side of a window; 52 is exact [steps]"
-    )
-    chunk_steps: tuple[Annotated[int, Field(ge=1, le=512)], ...] | None = Field(
-        None,
-        min_length=1,
-        description="sizes of the first, second, ... chunk, the last one repeated; null: the method's defaults [steps]",
-    )
     rows: int = Field(1, ge=1, le=64, description="windows per call; affects the bits of the audio on a CPU")
     matmul: Literal["float32", "tf32"] = Field(
         "float32", description="matrix products on a GPU: float32, or tf32 on tensor cores with 10 bits of mantissa"
     )
-    max_waiting: int = Field(256, ge=1, le=65536, description="calls that may wait; further ones are refused")
-    call_timeout_s: float = Field(8.0, gt=0, description="time after which a call counts as hung [s]")
+
+    look_ahead: ClassVar[int] = REACH_STEPS
+    """context on each side of a window: so many are exact"""
+    chunk_steps: ClassVar[tuple[int, ...] | None] = None
+    """sizes of the first, second, ... chunk, the last one repeated; None: the method's"""
 
     @property
     def is_beside_engine(self) -> bool:
@@ -259,10 +191,7 @@ class VocoderConfig(StrictModel):
     @model_validator(mode="after")
     def _incremental_is_exact_on_a_cpu(self) -> "VocoderConfig":
         if self.method == "incremental" and not self.allows_incremental:
-            raise ValueError(
-                f"method incremental needs device cpu and look_ahead {REACH_STEPS}, not {self.device} and {self.look_ahead}; "
-                "method windows takes any"
-            )
+            raise ValueError(f"method incremental needs device cpu, not {self.device}; method windows takes any")
         return self
 
 
@@ -281,7 +210,6 @@ class PipelineConfig(StrictModel):
     """All settings of the synthesis."""
 
     checkpoint: str = Field("demo", description="demo, small-random, full-random, hub:2Noise/ChatTTS or the path of a folder")
-    text: TextConfig = TextConfig()
     engine: EngineConfig = EngineConfig()
     vocoder: VocoderConfig = VocoderConfig()
     speech: SpeechConfig = SpeechConfig()

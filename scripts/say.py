@@ -33,6 +33,7 @@ from pipeline.paths import cache_home
 from pipeline.synthesizer import Synthesizer
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.text.markup.ssml import parse
+from pipeline.text.segment import limits_of
 from pipeline.timing.following import Following
 from pipeline.types import SPEED, AudioChunk, AudioOptions, Denoise, Latency, SamplingParams, SchedulingParams, SynthesisRequest
 from pipeline.vocoder.vocoder import Vocoder
@@ -66,7 +67,9 @@ async def open_pipeline(config: PipelineConfig) -> AsyncIterator[LocalPipeline]:
     """
     root = resolve(config.checkpoint, cache_home())
     checkpoint = open_checkpoint(root)
-    frontend = LocalTextFrontend(root, config.text, max_prompt=config.engine.max_prompt, max_steps=config.engine.max_steps)
+    frontend = LocalTextFrontend(
+        root, limits_of(config.engine), max_prompt=config.engine.max_prompt, max_steps=config.engine.max_steps
+    )
     width = checkpoint.gpt_spec.width
     voices = VoiceLibrary(VoiceCatalogue.load(VOICES, width, read_statistics(root, width)), allow_inline=True)
     engine = Engine(config.engine, checkpoint)

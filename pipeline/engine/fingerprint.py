@@ -13,12 +13,7 @@ from pipeline.model.fingerprint import fingerprint_of, native_form
 from pipeline.model.gpu.placement import on_this_machine
 
 # Scheduling and buffering settings; they do not affect the generated numbers.
-WITHOUT_EFFECT = frozenset(
-    {
-        *("kv_budget_mib", "block_steps", "max_waiting", "buffer_steps", "stall_timeout_s", "round_timeout_s"),
-        *("gpu_memory_share", "standard_patience_s", "bulk_patience_s", "max_preempted"),
-    }
-)
+WITHOUT_EFFECT = frozenset({"kv_budget_mib", "max_waiting", "round_timeout_s", "gpu_memory_share"})
 FILES = (GPT_FILE, EMBED_FILE, GPT_CONFIG_FILE)
 SOURCES = ("spec.py", "checkpoint", "model", "engine", "native")  # of pipeline/: the code that computes the numbers
 

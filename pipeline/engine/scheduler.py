@@ -268,8 +268,7 @@ class Scheduler:
             return None
         if self._is_stalled(sequence, now):
             return ReaderStalled(
-                f"nothing was read for {self._config.stall_timeout_s:g} s (engine.stall_timeout_s) "
-                f"while {sequence.pending_steps} steps were ready"
+                f"nothing was read for {self._config.stall_timeout_s:g} s while {sequence.pending_steps} steps were ready"
             )
         return DeadlineExceeded(
             f"the segment was not finished in its {sequence.deadline - sequence.submitted_at:.1f} s; "

@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.checkpoint.capabilities import read_capabilities
-from pipeline.config import TextConfig
 from pipeline.errors import RefineRejected, TextTooLong
 from pipeline.text.markup.control_tags import neutralise
 from pipeline.text.normalize import is_speakable, normalize, vocabulary_of
 from pipeline.text.refine_guard import accepts, diff
-from pipeline.text.segment import least_steps, max_steps
+from pipeline.text.segment import SPOKEN, SegmentLimits, least_steps, max_steps
 from pipeline.text.speech_text import build_speech_text
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.text.words import is_as_spoken, spoken_words
@@ -47,7 +46,7 @@ UNKNOWN_IN_SAMPLE = "unknown_in_voice_sample"
 class LocalTextFrontend:
     """protocols.TextFrontend in this process."""
 
-    def __init__(self, checkpoint: Path, config: TextConfig, *, max_prompt: int, max_steps: int) -> None:
+    def __init__(self, checkpoint: Path, limits: SegmentLimits = SPOKEN, *, max_prompt: int, max_steps: int) -> None:
         """
         Args:
             checkpoint: root folder of the checkpoint.
@@ -62,7 +61,7 @@ class LocalTextFrontend:
         self._languages = capabilities.languages
         self._ends_with_text = capabilities.ends_with_text
         self._vocabulary = vocabulary_of(self._tokenizer.knows, capabilities.tags)
-        self._config = config
+        self._limits = limits
         self._max_steps = max_steps
 
     async def read(self, request: SynthesisRequest) -> SpeechText:
@@ -153,11 +152,11 @@ class LocalTextFrontend:
             return None
 
     def _refine_prompt(self, segment: Segment, refine: RefineParams) -> Prompt:
-        steps = min(self._config.refine_steps, self._max_steps)
+        steps = min(self._limits.refine_steps, self._max_steps)
         return self._tokenizer.refine_prompt(segment, refine, max_steps=steps)
 
     def _code_prompt(self, segment: Segment, request: SynthesisRequest, voices: Mapping[str, Voice]) -> Prompt:
-        steps = max_steps(segment.text, self._config, self._max_steps)
+        steps = max_steps(segment.text, self._limits, self._max_steps)
         voice = voices[segment.prosody.voice or request.voice]
         prompt = self._tokenizer.code_prompt(segment, voice, speed_token=request.speed_token, max_steps=steps)
         return replace(prompt, least_steps=least_steps(segment.text, request.speed_token) if self._ends_with_text else 0)

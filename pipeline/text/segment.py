@@ -14,9 +14,10 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from pipeline.config import TextConfig
+from pipeline.config import EngineConfig
 from pipeline.spec import CONTROL_TAGS
 from pipeline.text.markup.control_tags import split_tags
 
@@ -39,6 +40,36 @@ ABBREVIATIONS = frozenset(["mr", "mrs", "ms", "dr", "prof", "st", "vs", "jr", "s
 Range = tuple[int, int]
 """[start, stop) in characters of the text"""
 
+
+@dataclass(frozen=True, slots=True)
+class SegmentLimits:
+    """The lengths of segments [characters; a CJK character counts as three], and their step limits."""
+
+    first_clause_chars: int = 24
+    """shortest first clause that becomes a segment of its own: the first audio waits for it"""
+    first_segment_chars: int = 60
+    min_segment_chars: int = 90
+    """a segment ends at its last sentence or clause that makes it this long: shorter ones sound chopped"""
+    max_segment_chars: int = 150
+    """some 10 s: longer ones lose words"""
+    base_steps: int = 64
+    steps_per_char: float = 8.0
+    """three times the most observed"""
+    refine_steps: int = 384
+    """of the refine pass: ChatTTS's own max_new_token"""
+
+    @property
+    def halved(self) -> "SegmentLimits":
+        """These limits with segments half as long, so that slots become free sooner."""
+        return replace(
+            self, min_segment_chars=max(1, self.min_segment_chars // 2), max_segment_chars=max(16, self.max_segment_chars // 2)
+        )
+
+
+SPOKEN = SegmentLimits()
+MEASURED = SegmentLimits(first_segment_chars=400, max_segment_chars=400, base_steps=1, steps_per_char=3)
+"""a text is one segment, and its steps follow from its letters: an even pace of 15 letters per second"""
+
 _SPEED_TAG = re.compile(r"\[speed_(\d)\]")
 _CJK = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 _WORD_BEFORE_DOT = 6  # letters; longer words are no abbreviations
@@ -50,9 +81,14 @@ def letter_weight(text: str) -> int:
     return sum(_weight(piece) for piece in split_tags(text))
 
 
-def max_steps(text: str, config: TextConfig, engine_max_steps: int) -> int:
+def limits_of(engine: EngineConfig) -> SegmentLimits:
+    """Returns the limits for texts that an engine speaks."""
+    return MEASURED if engine.ignore_eos else SPOKEN
+
+
+def max_steps(text: str, limits: SegmentLimits, engine_max_steps: int) -> int:
     """Returns the step cap of a segment, far more than its text needs, so that only a runaway sequence reaches it."""
-    return min(engine_max_steps, config.base_steps + math.ceil(config.steps_per_char * letter_weight(text)))
+    return min(engine_max_steps, limits.base_steps + math.ceil(limits.steps_per_char * letter_weight(text)))
 
 
 def predicted_steps(text: str) -> int:
@@ -73,7 +109,7 @@ def least_steps(text: str, speed_token: int) -> int:
     return math.floor(least * ORDINARY_PACE / pace)
 
 
-def split(text: str, config: TextConfig, *, whole: Iterable[Range] = (), is_first: bool = True) -> list[Range]:
+def split(text: str, limits: SegmentLimits, *, whole: Iterable[Range] = (), is_first: bool = True) -> list[Range]:
     """Cuts a text where a speaker would breathe: at sentence ends if possible, else at commas, at spaces, or anywhere.
 
     Never inside a control tag or between a character and its marks. Never inside a range of `whole` either (a number
@@ -86,15 +122,15 @@ def split(text: str, config: TextConfig, *, whole: Iterable[Range] = (), is_firs
     Returns:
         ranges without the spaces around them, in order; only spaces are between them.
     """
-    atoms = _atoms(text, whole, config.max_segment_chars)
+    atoms = _atoms(text, whole, limits.max_segment_chars)
     pieces = _Pieces(text, atoms)
     ranges: list[Range] = []
     start = 0
     while (start := pieces.skip_spaces(start)) < len(atoms):
         if is_first and not ranges:
-            stop = pieces.quick_cut(start, config.first_clause_chars, min(config.first_segment_chars, config.max_segment_chars))
+            stop = pieces.quick_cut(start, limits.first_clause_chars, min(limits.first_segment_chars, limits.max_segment_chars))
         else:
-            stop = pieces.cut(start, config.min_segment_chars, config.max_segment_chars)
+            stop = pieces.cut(start, limits.min_segment_chars, limits.max_segment_chars)
         ranges.append(pieces.trimmed(start, stop))
         start = stop
     return ranges

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pipeline.config import TextConfig
 from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText, PartlyUnspeakable
 from pipeline.text.language_tags import DIALECT
 from pipeline.text.lexicon.matching import find
@@ -30,7 +29,7 @@ from pipeline.text.normalize import (
 from pipeline.text.normalize.chinese import dialect_sentences, is_chinese
 from pipeline.text.normalized_text import NormalizedText, TextWarning
 from pipeline.text.pinyin import homophones
-from pipeline.text.segment import Range, split
+from pipeline.text.segment import SPOKEN, Range, SegmentLimits, split
 from pipeline.text.whole import whole_ranges
 from pipeline.types import (
     SPEED,
@@ -56,7 +55,7 @@ _STOPS = " ,.，。、"
 
 def build_speech_text(
     request: SynthesisRequest,
-    config: TextConfig,
+    limits: SegmentLimits = SPOKEN,
     vocabulary: Vocabulary = ANYTHING,
     languages: tuple[Language, ...] = ("zh", "en"),
 ) -> SpeechText:
@@ -73,7 +72,7 @@ def build_speech_text(
     """
     if not request.keep_control_tags:
         vocabulary = replace(vocabulary, control_tags=frozenset())
-    builder = _Builder(request, config.with_short_segments if request.short_segments else config, vocabulary, languages)
+    builder = _Builder(request, limits.halved if request.short_segments else limits, vocabulary, languages)
     for passage in request.passages or (Passage(request.text, control_tags=request.control_tags, language=request.language),):
         builder.add(passage)
     return builder.finish()
@@ -83,10 +82,10 @@ class _Builder:
     """Collects the segments, spans and warnings of one request, passage by passage."""
 
     def __init__(
-        self, request: SynthesisRequest, config: TextConfig, vocabulary: Vocabulary, languages: tuple[Language, ...]
+        self, request: SynthesisRequest, limits: SegmentLimits, vocabulary: Vocabulary, languages: tuple[Language, ...]
     ) -> None:
         self._request = request
-        self._config = config
+        self._limits = limits
         self._options = replace(NormalizeOptions(), **dict(request.normalize))  # type: ignore[arg-type]  # validated before
         self._vocabulary = vocabulary
         self._languages = languages
@@ -115,7 +114,7 @@ class _Builder:
         if spoken.text:
             if not SPEED.least <= self._request.speed * passage.prosody.rate <= SPEED.most:
                 self._warnings["rate_bounded"] += 1
-            for segment, spans in _cut(passage, spoken, self._config, self._offset, first=len(self._segments)):
+            for segment, spans in _cut(passage, spoken, self._limits, self._offset, first=len(self._segments)):
                 self._segments.append(replace(segment, silence_ms=self._silence_ms))
                 self._spans.append(spans)
                 self._silence_ms = 0
@@ -171,10 +170,10 @@ class _Builder:
 
 
 def _cut(
-    passage: Passage, spoken: NormalizedText, config: TextConfig, offset: int, *, first: int
+    passage: Passage, spoken: NormalizedText, limits: SegmentLimits, offset: int, *, first: int
 ) -> Iterator[tuple[Segment, tuple[Span, ...]]]:
     """Yields the segments of a passage, numbered from `first`, each with its spans."""
-    cuts = split(spoken.text, config, whole=whole_ranges(passage.text, spoken), is_first=not first)
+    cuts = split(spoken.text, limits, whole=whole_ranges(passage.text, spoken), is_first=not first)
     following = [*cuts[1:], (len(spoken.text), 0)]
     for index, (cut, (reach, _)) in enumerate(zip(cuts, following, strict=True), start=first):
         text, spans = spoken.text[slice(*cut)], _within(spoken.spans, cut, offset)

@@ -12,7 +12,7 @@ from pipeline.model.fingerprint import fingerprint_of, native_form
 from pipeline.model.gpu.placement import on_this_machine
 from pipeline.vocoder.incremental.network import SOURCE
 
-WITHOUT_EFFECT = frozenset({"placement", "max_waiting", "call_timeout_s"})
+WITHOUT_EFFECT = frozenset({"placement"})
 FILES = (DVAE_FILE, MEL_DECODER_FILE, VOCOS_FILE)
 SOURCES = ("spec.py", "checkpoint", "model", "native", "vocoder")  # of pipeline/: the code that computes the numbers
 

@@ -32,6 +32,8 @@ from pipeline.types import DecodedAudio, DecoderTraits, HiddenWindow, StepBatch
 from pipeline.vocoder.strategies import DecodeStrategy, Work, make_strategy
 
 EWMA_WEIGHT = 0.2  # of the latest call in the mean call time
+MAX_WAITING = 256  # calls; further ones are refused
+CALL_TIMEOUT_S = 8.0  # after which a call counts as hung: some hundred times what one takes
 MOST_LEAD_S = 2.0  # a reply that nobody plays yet waits no longer than this behind others that arrive later
 FIRST_GUESS_S = 0.1  # the mean call time before any call: only retry_after_s depends on it
 
@@ -70,7 +72,7 @@ class Vocoder:
         clock: Callable[[], float] = time.monotonic,
         factory: Callable[[VocoderConfig, Checkpoint], DecodeStrategy] = make_strategy,
     ) -> None:
-        self._config = config = on_this_machine(config)
+        config = on_this_machine(config)
         self._clock = clock
         self._changed = threading.Condition()  # guards everything below
         self._waiting: deque[_Job] = deque()
@@ -127,7 +129,7 @@ class Vocoder:
         """Returns normally if the vocoder works.
 
         Raises:
-            EngineDead: the worker has ended, or a call takes longer than `call_timeout_s`.
+            EngineDead: the worker has ended, or a call takes longer than CALL_TIMEOUT_S.
         """
         with self._changed:
             if self._ended is not None:
@@ -136,10 +138,10 @@ class Vocoder:
                 raise EngineDead("the vocoder's thread has ended")
             if self._call_began_s is not None:
                 taken_s = self._clock() - self._call_began_s
-                if taken_s > self._config.call_timeout_s:
+                if taken_s > CALL_TIMEOUT_S:
                     raise EngineDead(
                         f"a vocoder call of {len(self._running)} jobs has taken {taken_s:.1f} s; "
-                        f"the limit is {self._config.call_timeout_s:g} s (vocoder.call_timeout_s)"
+                        f"the limit is {CALL_TIMEOUT_S:g} s"
                     )
 
     def stats(self) -> VocoderStats:
@@ -172,9 +174,9 @@ class Vocoder:
                 raise EngineDead(self._ended)
             waiting = len(self._waiting)
             # A batch larger than the waiting room may still enter when it is empty: it could never enter otherwise.
-            if waiting and waiting + len(jobs) > self._config.max_waiting:
+            if waiting and waiting + len(jobs) > MAX_WAITING:
                 raise AtCapacity(
-                    f"{waiting} calls wait for the vocoder; the limit is {self._config.max_waiting} (vocoder.max_waiting)",
+                    f"{waiting} calls wait for the vocoder; the limit is {MAX_WAITING}",
                     retry_after_s=self._call_s.value * math.ceil(waiting / self._strategy.rows),
                 )
             self._waiting.extend(jobs)

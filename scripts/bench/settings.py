@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.yaml_loader import parse_yaml
-from scripts.bench.workload import TEXT
 from serve.config.policies import STEP_BACKLOG_POLICY
 
 
@@ -44,7 +43,6 @@ def document(settings: Settings, port: int, source: Path | None) -> dict[str, An
     changes = {
         "pipeline.checkpoint": settings.checkpoint,
         "pipeline.engine.ignore_eos": True,
-        **{f"pipeline.text.{key}": value for key, value in TEXT.items()},
         **{f"limits.{key}": value for key, value in timeouts.items()},
         **settings.changes,
     }

@@ -5,8 +5,8 @@ Out:   Utterances, Loads
 Never: clocks, systems
 
 Lengths are forced, so that random weights cause the same work in every system. This service ignores the end token
-(engine.ignore_eos) and generates a fixed number of steps per letter (TEXT below); the ChatTTS package takes the number of
-steps itself.
+(engine.ignore_eos) and generates a fixed number of steps per letter (MEASURED); the ChatTTS package takes the number of steps
+itself.
 """
 
 import hashlib
@@ -16,17 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.spec import STEPS_PER_SECOND
-
-# English at an even pace: 15 letters per second. With these values a text of k letters takes BASE + 3 k steps, in one segment.
-BASE_STEPS = 1
-STEPS_PER_LETTER = 3
-MOST_LETTERS = 400
-TEXT = {
-    "base_steps": BASE_STEPS,
-    "steps_per_char": STEPS_PER_LETTER,
-    "max_segment_chars": MOST_LETTERS,
-    "first_segment_chars": MOST_LETTERS,
-}
+from pipeline.text.segment import MEASURED
 
 _WORDS = """
 able about above across after again along also always among answer apple around autumn away back before begin being
@@ -112,11 +102,12 @@ def utterance(audio_s: float, *path: object) -> Utterance:
     Raises:
         ValueError: the text would be empty or too long for one segment.
     """
-    letters = round((audio_s * STEPS_PER_SECOND - BASE_STEPS) / STEPS_PER_LETTER)
-    if not 1 <= letters <= MOST_LETTERS:
-        raise ValueError(f"{audio_s:g} s are {letters} letters; allowed are 1 to {MOST_LETTERS}")
+    letters = round((audio_s * STEPS_PER_SECOND - MEASURED.base_steps) / MEASURED.steps_per_char)
+    if not 1 <= letters <= MEASURED.max_segment_chars:
+        raise ValueError(f"{audio_s:g} s are {letters} letters; allowed are 1 to {MEASURED.max_segment_chars}")
     random = random_of(*path)
-    return Utterance(_text(letters, random), BASE_STEPS + STEPS_PER_LETTER * letters, int(random.integers(2**32)))
+    text, steps = _text(letters, random), MEASURED.base_steps + round(MEASURED.steps_per_char * letters)
+    return Utterance(text, steps, int(random.integers(2**32)))
 
 
 def utterances(count: int, lengths: Lengths, *path: object) -> list[Utterance]:

@@ -33,9 +33,7 @@ def torch_problem(pipeline: PipelineConfig) -> tuple[str, str] | None:
     if engine.decode == "torch":
         return _problem("engine.decode torch", "or set it to auto")
     if not vocoder.allows_incremental:
-        return _problem(
-            f"vocoder.method {vocoder.method} with look_ahead {vocoder.look_ahead}", "or leave both at their defaults"
-        )
+        return _problem(f"vocoder.method {vocoder.method}", "or leave it at its default")
     for source, setting in ((DECODE_STEP, f"engine.decode {engine.decode}"), (VOCODER, f"vocoder.method {vocoder.method}")):
         if reason := _not_native(source):
             return _problem(f"{setting} without native code ({reason})", OR_NATIVE)

@@ -24,7 +24,7 @@ HEAD = """\
 
 Written by `python -m scripts.generate` from the configuration models; `chattts-serve config show --markdown` prints it, too.
 [Configuration](configuration.md) explains how the files are used. An unknown key is refused, and the message names the
-nearest key, or what replaced it.
+nearest key, or what holds in place of a former one.
 """
 ROOTS: tuple[tuple[str, type[BaseModel], str], ...] = (
     ("args", AppConfig, "The `args:` of the application."),

@@ -1,7 +1,7 @@
 """Keys: adds, lists and revokes the API keys of a service. A new key is printed once and stored nowhere.
 
 In:    an environment's file, or the store itself; a name
-Out:   the key; the list; replicas follow within keys.refresh_s; with --close, keys.open: false in the file
+Out:   the key; the list; replicas follow within half a second; with --close, keys.open: false in the file
 Never: a key in the store, which holds a hash of the secret
 """
 

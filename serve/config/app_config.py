@@ -8,7 +8,7 @@ Never: Ray, torch
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
@@ -22,7 +22,7 @@ from serve.config.jobs import JobsConfig
 from serve.config.keys import KeysConfig
 from serve.config.messages import explain
 from serve.config.model_versions import ModelConfig, Version, versions_of, wrong_models
-from serve.config.policies import BreakerConfig, DegradationStep, DegradeConfig, QuarantineConfig, VersionId
+from serve.config.policies import DegradationStep, DegradeConfig, VersionId
 from serve.config.stores import redis_url, store_url
 
 IMPORT_PATH = "serve.app:build_app"
@@ -62,22 +62,9 @@ class LimitsConfig(StrictModel):
         description="[laugh], [uv_break] and the like in a text; never: not control tags; on_request: control tags if the "
         "request sets allow_control_tags; by_default: control tags unless the request sets it to false",
     )
-    max_body_bytes: int = Field(1 << 20, ge=1024, le=64 << 20, description="largest request body [bytes]")
     body_timeout_s: float = Field(30.0, gt=0, le=600, description="time in which a request body must arrive [s]")
-    body_grace_s: float = Field(
-        10.0, gt=0, le=600, description="time that a request body may take before body_min_bytes_per_s applies [s]"
-    )
     body_min_bytes_per_s: float = Field(
-        6400.0, ge=0, le=1 << 30, description="lowest average rate of a request body [bytes per s]"
-    )
-    max_receiving: int = Field(
-        128,
-        ge=1,
-        le=65_536,
-        description="request bodies that one ingress replica receives at once; beyond that the slowest is refused",
-    )
-    max_receiving_bytes: int = Field(
-        64 << 20, ge=1024, le=1 << 34, description="total size of these bodies; beyond that the slowest is refused [bytes]"
+        6400.0, ge=0, le=1 << 30, description="lowest average rate of a request body, after its first 10 s [bytes per s]"
     )
     first_audio_timeout_s: float = Field(
         15.0, gt=0, le=600, description="longest time to the first audio, then a 504; a request's deadline_ms replaces it [s]"
@@ -104,25 +91,24 @@ class LimitsConfig(StrictModel):
         900.0, gt=0, le=7200, description="longest time to the first synthesis after a start, loading of weights included [s]"
     )
 
+    max_body_bytes: ClassVar[int] = 1 << 20
+    """of any body but a job's and a recording's: twice the longest text that max_text_chars allows"""
+
 
 class ConversationsConfig(StrictModel):
     """Conversations over a WebSocket. What they speak counts against the limits above, part by part; silence does not."""
 
     max_sockets: int = Field(256, ge=0, le=65_536, description="open sockets per ingress replica; 0: none are accepted")
-    max_contexts: int = Field(8, ge=1, le=256, description="open contexts per socket")
-    max_waiting_chars: int = Field(
-        16_384, ge=1, le=1 << 20, description="text of one context that was received and not spoken yet [characters]"
-    )
-    lead_s: float = Field(
-        5.0,
-        ge=0,
-        le=600,
-        description="audio sent ahead of playback before the next part is generated, for contexts that do not say it [s]",
-    )
-    max_lead_s: float = Field(60.0, ge=0, le=600, description="largest lead_s that a context may ask for [s]")
     idle_timeout_s: float = Field(
         600.0, gt=0, le=86_400, description="time without a message and without speech after which a socket is closed [s]"
     )
+
+    max_contexts: ClassVar[int] = 8
+    """open at once per socket: one listener hears one"""
+    lead_s: ClassVar[float] = 5.0
+    """audio sent ahead of playback before the next part is generated, for contexts that do not say it"""
+    max_lead_s: ClassVar[float] = 60.0
+    """that a context may ask for: more is generated for nothing when its listener interrupts"""
 
 
 class VoicesConfig(StrictModel):
@@ -134,16 +120,12 @@ class VoicesConfig(StrictModel):
         description="where voices created by clients are kept: redis://... or rediss://..., shared by all nodes, "
         "or a file on this machine; null: store.sqlite in $CHATTTS_HOME",
     )
-    refresh_s: float = Field(0.5, ge=0.05, le=60, description="interval at which every replica reads new voices [s]")
     max_voices: int = Field(1000, ge=0, le=100_000, description="stored voices; every replica holds all of them in memory")
     inline: bool = Field(False, description="true: a request may pass a speaker embedding as its voice, emb:...")
     clone: bool = Field(False, description="true: voices can be created from recordings")
     max_upload_bytes: int = Field(10 << 20, ge=1024, le=64 << 20, description="largest recording [bytes]")
     loudness_lufs: LoudnessLufs | None = Field(
         -20.0, description="loudness to which the gain of a new voice brings it; null: no gain [LUFS]"
-    )
-    creation_timeout_s: float = Field(
-        120.0, gt=0, le=600, description="longest time to create a voice, synthesis of its preview included [s]"
     )
 
 
@@ -246,8 +228,6 @@ class AppConfig(StrictModel):
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     conversations: ConversationsConfig = Field(default_factory=ConversationsConfig)
     jobs: JobsConfig = Field(default_factory=JobsConfig)
-    breaker: BreakerConfig = Field(default_factory=BreakerConfig)
-    quarantine: QuarantineConfig = Field(default_factory=QuarantineConfig)
     degrade: DegradeConfig = Field(default_factory=DegradeConfig)
     tracing: TracingConfig = Field(default_factory=TracingConfig)
     cache: CacheConfig = Field(default_factory=CacheConfig)

@@ -248,9 +248,7 @@ def _wrong_sums(document: dict[str, Any]) -> Iterator[str]:
 
 def least_ongoing(app: AppConfig) -> dict[str, tuple[int, str]]:
     """Returns deployment -> the least max_ongoing_requests that its other limits allow, and how it follows from them."""
-    refusable = max(ADMISSION_MARGIN, 2 * app.limits.max_receiving)
-    formula = f"limits.max_in_flight + max({ADMISSION_MARGIN}, 2 * limits.max_receiving)"
-    least = {"Ingress": (app.limits.max_in_flight + refusable, formula)}
+    least = {"Ingress": (app.limits.max_in_flight + ADMISSION_MARGIN, f"limits.max_in_flight + {ADMISSION_MARGIN}")}
     for version in app.versions:
         engine, speech = version.pipeline.engine, version.pipeline.speech
         # An admitted request's further segments wait in the engine without a limit of their own.

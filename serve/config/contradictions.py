@@ -14,7 +14,6 @@ from typing import Any
 from pipeline.config import PipelineConfig, StrictModel
 from serve.config.model_versions import versions_of
 
-UTF8_BYTES = 4  # of one character, at most
 JOB_BYTES_PER_CHAR = 4096  # of speech as a job keeps it: 14 characters a second, 24,000 samples of 2 bytes
 MIB = 1 << 20
 
@@ -49,39 +48,11 @@ PAIRS = (
         "standard requests would be given up before urgent ones",
         only_written=True,
     ),
-    Pair("limits.body_grace_s", "limits.body_timeout_s", "limits.body_min_bytes_per_s would never apply"),
-    Pair("limits.max_text_chars", "limits.max_body_bytes", "no body could hold such a text", times=UTF8_BYTES),
-    Pair("limits.max_body_bytes", "limits.max_receiving_bytes", "such a body would be dropped while it arrives"),
-    Pair("jobs.max_body_bytes", "limits.max_receiving_bytes", "such a body would be dropped while it arrives"),
-    Pair("voices.max_upload_bytes", "limits.max_receiving_bytes", "such a recording would be dropped while it arrives"),
-    Pair("conversations.lead_s", "conversations.max_lead_s", "every context that names no lead_s would be refused"),
-    Pair(
-        "pipeline.text.max_segment_chars", "conversations.max_waiting_chars", "a text would be refused before it can be spoken"
-    ),
-    Pair("jobs.max_chars", "jobs.max_body_bytes", "no body could hold such a text", times=UTF8_BYTES),
     Pair("jobs.max_chars", "jobs.disk_mib", "the disk could not hold such a job", times=JOB_BYTES_PER_CHAR, unit=MIB),
     Pair("jobs.max_jobs_per_key", "jobs.max_jobs", "no key could have so many", only_written=True),
-    Pair("jobs.lease_s", "jobs.keep_s", "a job would be removed before another replica could go on with it"),
     Pair("jobs.parallel", "limits.max_in_flight", "jobs would take every place", only_written=True),
-    Pair(
-        "pipeline.text.first_clause_chars",
-        "pipeline.text.first_segment_chars",
-        "no first segment could hold such a clause",
-        only_written=True,
-    ),
-    Pair("pipeline.text.first_segment_chars", "pipeline.text.max_segment_chars", "no segment is so long", only_written=True),
-    Pair("pipeline.text.min_segment_chars", "pipeline.text.max_segment_chars", "no segment is so long", only_written=True),
-    Pair("pipeline.text.base_steps", "pipeline.engine.max_steps", "every segment would be cut"),
-    Pair(
-        "pipeline.engine.standard_patience_s",
-        "pipeline.engine.bulk_patience_s",
-        "bulk speech would wait less than standard speech",
-        only_written=True,
-    ),
     Pair("pipeline.engine.prefill_rows", "pipeline.engine.slots", "there are never so many prompts"),
-    Pair("pipeline.vocoder.rows", "pipeline.vocoder.max_waiting", "so many windows would never wait together"),
     Pair("pipeline.engine.round_timeout_s", "limits.chunk_timeout_s", "its client would be gone", only_written=True),
-    Pair("pipeline.vocoder.call_timeout_s", "limits.chunk_timeout_s", "its client would be gone", only_written=True),
     Pair(
         "limits.resume_s",
         "cache.idempotency_ttl_s",

@@ -6,7 +6,7 @@ Owns:  nothing
 Never: Ray, torch
 """
 
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -27,18 +27,11 @@ class JobsConfig(StrictModel):
     parallel: int = Field(
         2, ge=0, le=256, description="parts that one ingress replica speaks at once; 0: jobs wait for other replicas"
     )
-    lease_s: float = Field(
-        15.0,
-        ge=0.5,
-        le=600,
-        description="time without a sign of the replica that speaks a job after which another one goes on [s]",
-    )
-    max_chars: int = Field(1_000_000, ge=1, le=20_000_000, description="longest text of a job [characters]")
-    max_body_bytes: int = Field(16 << 20, ge=1024, le=1 << 30, description="largest body of a job [bytes]")
+    max_chars: int = Field(1_000_000, ge=1, le=16_000_000, description="longest text of a job [characters]")
     max_jobs: int = Field(10_000, ge=0, le=1_000_000, description="jobs that are not finished; 0: no jobs are accepted")
     max_jobs_per_key: int = Field(100, ge=1, le=1_000_000, description="jobs of one key that are not finished")
     keep_s: float = Field(
-        604_800.0, ge=1, le=31_536_000, description="how long a job and its audio are kept after its last change [s]"
+        604_800.0, ge=15, le=31_536_000, description="how long a job and its audio are kept after its last change [s]"
     )
     webhook_hosts: tuple[WebhookHost, ...] = Field(
         (),
@@ -51,6 +44,14 @@ class JobsConfig(StrictModel):
     disk_mib: int = Field(
         10_240, ge=1, le=1 << 30, description="disk space for all jobs, with what unfinished ones are expected to need [MiB]"
     )
+
+    lease_s: ClassVar[float] = 15.0
+    """without a sign of the replica that speaks a job, after which another one goes on: no replica is silent so long"""
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The largest body of a job: a book with its pictures, or the longest text in UTF-8."""
+        return max(16 << 20, 4 * self.max_chars)
 
     @model_validator(mode="after")
     def _check_hosts(self) -> Self:

@@ -40,7 +40,6 @@ class KeysConfig(StrictModel):
         description="where keys are kept: redis://... or rediss://..., which also counts quotas for all replicas together, "
         "or a file on this machine; null: voices.store",
     )
-    refresh_s: float = Field(0.5, ge=0.05, le=60, description="interval at which every replica reads new and revoked keys [s]")
 
     def says_open(self) -> str:
         """Returns a sentence on what any client of the network may do without a key; empty: nothing."""

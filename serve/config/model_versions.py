@@ -12,15 +12,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipeline.config import EngineConfig, PipelineConfig, SpeechConfig, StrictModel, TextConfig, VocoderConfig
-from serve.config.bounded import RepetitionPenalty, Temperature, TopK, TopP
+from pipeline.config import EngineConfig, PipelineConfig, SpeechConfig, StrictModel, VocoderConfig
 from serve.config.policies import VersionId
 
 ONLY = "chattts"  # the one version of a service without `models:`
 
 
 class CompatConfig(StrictModel):
-    """Fields that this version accepts without supporting them, and its defaults."""
+    """Fields that this version accepts without supporting them."""
 
     ssml: bool = Field(True, description="false: of an SSML document only the words and breaks have an effect, not the prosody")
     control_tags: bool = Field(True, description="false: [laugh] and the like are dropped; true: as the checkpoint declares")
@@ -28,20 +27,12 @@ class CompatConfig(StrictModel):
     speed_token: bool | None = Field(
         None, description="false: speed is always a time-stretch, never a control token; null: as the checkpoint declares"
     )
-    sample_rate: int | None = Field(None, description="default of requests that set none; null: the service's default [Hz]")
-    temperature: Temperature | None = Field(None, description="default of requests that set none; null: the service's")
-    top_p: TopP | None = Field(None, description="default of requests that set none; null: the service's")
-    top_k: TopK | None = Field(None, description="default of requests that set none; null: the service's")
-    repetition_penalty: RepetitionPenalty | None = Field(
-        None, description="default of requests that set none; null: the service's"
-    )
 
 
 class ModelConfig(StrictModel):
     """One version. A section named here replaces the whole section of `pipeline:`."""
 
     checkpoint: str | None = Field(None, description="checkpoint of this version; null: pipeline.checkpoint")
-    text: TextConfig | None = Field(None, description="null: pipeline.text")
     engine: EngineConfig | None = Field(None, description="null: pipeline.engine")
     vocoder: VocoderConfig | None = Field(None, description="null: pipeline.vocoder")
     speech: SpeechConfig | None = Field(None, description="null: pipeline.speech")
@@ -51,27 +42,11 @@ class ModelConfig(StrictModel):
     compat: CompatConfig = CompatConfig()
 
 
-class RollbackConfig(StrictModel):
-    """When a version other than the stable one loses its share of requests."""
-
-    min_requests: int = Field(20, ge=1, le=100_000, description="requests within window_s before a version is judged")
-    window_s: float = Field(300.0, gt=0, le=86_400, description="how long a request counts [s]")
-    error_margin: float = Field(0.05, ge=0, le=1, description="share of failed requests allowed above the stable version's")
-    latency_factor: float = Field(
-        1.5, gt=1, le=100, description="allowed median time to first audio, relative to the stable one"
-    )
-    hold_s: float = Field(
-        600.0, gt=0, le=86_400, description="time without a share of requests after a roll-back, doubled every time [s]"
-    )
-
-
 class ProbeConfig(StrictModel):
     """Health probes of every version."""
 
     period_s: float = Field(5.0, gt=0, le=600, description="time between two probes [s]")
     max_gpu_memory_percent: float = Field(90.0, gt=0, le=100, description="GPU memory in use above which a probe fails [%]")
-    failure_threshold: int = Field(3, ge=1, le=100, description="failed probes in a row that take a version out of service")
-    success_threshold: int = Field(6, ge=1, le=100, description="successful probes in a row that bring it back")
 
 
 class RoutesConfig(StrictModel):
@@ -81,7 +56,6 @@ class RoutesConfig(StrictModel):
         default_factory=dict,
         description="relative share of requests per version of a name; empty: all to the first version",
     )
-    rollback: RollbackConfig = RollbackConfig()
     probe: ProbeConfig = ProbeConfig()
 
 
@@ -123,7 +97,7 @@ def versions_of(pipeline: PipelineConfig, models: Mapping[str, ModelConfig]) -> 
         return (_version(ONLY, pipeline, "AcousticModel", "Vocoder"),)
     versions = []
     for name, model in models.items():
-        own_sections = {section: getattr(model, section) for section in ("checkpoint", "text", "engine", "vocoder", "speech")}
+        own_sections = {section: getattr(model, section) for section in ("checkpoint", "engine", "vocoder", "speech")}
         own = pipeline.model_copy(update={section: value for section, value in own_sections.items() if value is not None})
         if model.vocoder_of in models:
             owner = models[str(model.vocoder_of)]

@@ -66,6 +66,7 @@ LOG = logging.getLogger("ray.serve.chattts")
 FIRST_WORDS = "Ready."
 RETRY_S = 1.0
 LOOK_S = 1.0
+RECORDS_PERIOD_S = 0.5  # until what one replica stores counts on every other: voices, keys, lexicons, purges
 STORE_PERIOD_S = 5.0  # of looking whether stores take writes
 DASHBOARDS = ("ray_dashboard", "grafana")  # keys of http: what the page's status links to
 
@@ -110,13 +111,12 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
     records = await open_records(config, await ask_speakers(acoustic))
     models = ModelSelector(Rollout(config.versions), await ask_capabilities(stages[TEXT]))
     admission, metrics = AdmissionLimiter(config.limits.max_in_flight), IngressMetrics()
-    quarantine = Quarantine(config.quarantine)
+    quarantine = Quarantine()
     pipelines = VersionPipelines(
         models.rollout,
         stages,
         records.voices,
         records.cache,
-        config.breaker,
         fingerprint=await ask_fingerprint(acoustic),
         wake_limit_s=config.limits.start_timeout_s,
     )
@@ -225,10 +225,10 @@ def build_authenticator(config: AppConfig, records: IngressRecords, listens: str
 
 def background_work(config: AppConfig, parts: IngressParts) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
     """Yields everything the replica does beside its requests, each piece with its name."""
-    records, unreadable, period_s = parts.records, parts.status.unreadable, config.voices.refresh_s
+    records, unreadable, period_s = parts.records, parts.status.unreadable, RECORDS_PERIOD_S
     yield "voices", follow("voices", records.voices.refresh, period_s, unreadable)
     yield "lexicons", follow("lexicons", records.lexicons.refresh, period_s, unreadable)
-    yield "keys", follow("keys", records.keys.refresh, config.keys.refresh_s, unreadable)
+    yield "keys", follow("keys", records.keys.refresh, period_s, unreadable)
     yield "resume tokens", follow("resume tokens", records.secret.refresh, STORE_PERIOD_S, unreadable)
     for what, store in records.stores.items():
         yield what, follow(what, store.probe, STORE_PERIOD_S, unreadable)

@@ -20,6 +20,7 @@ from pipeline.config import PipelineConfig
 from pipeline.paths import cache_home
 from pipeline.text.frontend_client import TextOperation
 from pipeline.text.isolation.frontend import IsolatedFrontend, TextStats
+from pipeline.text.segment import limits_of
 from pipeline.types import SpeechPlan, SynthesisRequest
 from serve.config.app_config import TracingConfig
 from serve.deployments.background_tasks import Background
@@ -39,7 +40,7 @@ class TextNormalizer:
         self, versions: Mapping[str, PipelineConfig], tracing: TracingConfig | None = None
     ) -> None:
         """Args:
-        versions: version of the model -> its configuration; versions with the same text settings share a process.
+        versions: version of the model -> its configuration; versions with the same limits share a process.
         """
         self._tracing = Tracing(tracing, "TextNormalizer", replica_info()["replica"])
         self._capabilities: dict[str, Capabilities] = {}
@@ -49,9 +50,9 @@ class TextNormalizer:
             # In a thread: it may take long, and the replica's loop must go on answering Serve meanwhile.
             engine, folder = pipeline.engine, await asyncio.to_thread(resolve, pipeline.checkpoint, cache_home())
             self._capabilities[version] = read_capabilities(folder)
-            key = (folder, pipeline.text, engine.max_prompt, engine.max_steps)
+            key = (folder, limits_of(engine), engine.max_prompt, engine.max_steps)
             if key not in created:
-                created[key] = IsolatedFrontend(folder, pipeline.text, max_prompt=engine.max_prompt, max_steps=engine.max_steps)
+                created[key] = IsolatedFrontend(*key[:2], max_prompt=engine.max_prompt, max_steps=engine.max_steps)
             self._frontends[version] = created[key]
         self._workers = tuple(created.values())
         metrics, load = TextMetrics(), TextLoad()

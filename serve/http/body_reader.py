@@ -25,6 +25,9 @@ MOST_VALUES = 10_000
 """fields and elements of a body; parsing so many takes some 10 ms"""
 SMALL_BYTES = 16 << 10
 """of a body that is parsed on the event loop; a larger one is parsed in a thread"""
+MAX_RECEIVING = 128  # bodies at once; serve/config/config_file.py leaves twice as many places above limits.max_in_flight
+MAX_RECEIVING_BYTES = 64 << 20  # of them together: one of the largest that any key allows
+GRACE_S = 10.0  # before limits.body_min_bytes_per_s applies: a phone's radio wakes, a proxy connects again
 HEAD_START = 1024  # bytes credited to every body, or the newest one would always be the slowest
 
 
@@ -123,11 +126,7 @@ class BodyReader:
                 slowest.waiting.reschedule(_now())
 
     def _are_too_many(self) -> bool:
-        limits = self._limits
-        return (
-            len(self._arriving) > limits.max_receiving
-            or sum(body.received for body in self._arriving) > limits.max_receiving_bytes
-        )
+        return len(self._arriving) > MAX_RECEIVING or sum(body.received for body in self._arriving) > MAX_RECEIVING_BYTES
 
 
 def check_content(request: Request, media_type: str) -> None:
@@ -162,7 +161,7 @@ def too_large(limit: int) -> ApiError:
 
 def _too_slow(limits: LimitsConfig) -> ApiError:
     return _timed_out(
-        f"the body did not arrive in time: all of it within {limits.body_timeout_s:g} s, after {limits.body_grace_s:g} s at "
+        f"the body did not arrive in time: all of it within {limits.body_timeout_s:g} s, after {GRACE_S:g} s at "
         f"least {limits.body_min_bytes_per_s:g} bytes per second"
     )
 
@@ -183,7 +182,7 @@ def _cut_off(refusal: ApiError) -> ApiError:
 
 def _deadline(body: _Arriving, limits: LimitsConfig) -> float:
     kept_s = body.received / limits.body_min_bytes_per_s if limits.body_min_bytes_per_s else limits.body_timeout_s
-    return body.since + min(limits.body_timeout_s, max(limits.body_grace_s, kept_s))
+    return body.since + min(limits.body_timeout_s, max(GRACE_S, kept_s))
 
 
 def _now() -> float:

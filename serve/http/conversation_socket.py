@@ -159,7 +159,7 @@ class ConversationSocket:
         if isinstance(frame, bytes):
             raise bad_request("invalid_type", "messages are JSON in text frames; this frame is binary")
         if len(frame) > most or len(frame.encode()) > most:
-            raise bad_request("body_too_large", f"the message is larger than {most} bytes (limits.max_body_bytes)", status=413)
+            raise bad_request("body_too_large", f"the message is larger than {most} bytes", status=413)
         return frame
 
     async def _emit(self, event: ConversationEvent) -> None:

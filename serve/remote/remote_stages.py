@@ -38,7 +38,6 @@ from pipeline.types import (
     SynthesisRequest,
 )
 from serve.config.model_versions import ONLY
-from serve.config.policies import BreakerConfig
 from serve.observability.stage_timings import current_timings
 from serve.observability.tracing import carried
 from serve.remote.taken_over import Segment
@@ -71,7 +70,7 @@ class RemoteFrontend(FrontendClient):
     def __init__(self, handle: Handle, breaker: Breaker | None = None, version: str = ONLY) -> None:
         self._handle = handle
         self._version = version
-        self.breaker = breaker or Breaker("text", BreakerConfig())
+        self.breaker = breaker or Breaker("text")
 
     async def ask(self, operation: TextOperation, subject: SynthesisRequest | SpeechPlan, *arguments: object) -> Any:
         """Asks a replica of the text stage, and records the time of a plan."""
@@ -87,7 +86,7 @@ class RemoteGenerator:
 
     def __init__(self, handle: Handle, breaker: Breaker | None = None) -> None:
         self._generate = handle.options(stream=True).generate
-        self.breaker = breaker or Breaker("acoustic", BreakerConfig())
+        self.breaker = breaker or Breaker("acoustic")
 
     async def generate(
         self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
@@ -139,7 +138,7 @@ class RemoteDecoder:
 
     def __init__(self, handle: Handle, breaker: Breaker | None = None) -> None:
         self._handle = handle
-        self.breaker = breaker or Breaker("vocoder", BreakerConfig())
+        self.breaker = breaker or Breaker("vocoder")
         self._traits: DecoderTraits | None = None
 
     async def traits(self) -> DecoderTraits:
@@ -175,7 +174,7 @@ class RemoteFollower:
 
     def __init__(self, handle: Handle, breaker: Breaker | None = None) -> None:
         self._handle = handle
-        self.breaker = breaker or Breaker("acoustic", BreakerConfig())
+        self.breaker = breaker or Breaker("acoustic")
 
     async def follow(
         self, prompt: Prompt, codes: NDArray[np.int64], tokens: tuple[int, int], *, ended: bool
@@ -190,7 +189,7 @@ class RemoteEncoder:
 
     def __init__(self, handle: Handle, breaker: Breaker | None = None) -> None:
         self._handle = handle
-        self.breaker = breaker or Breaker("acoustic", BreakerConfig())
+        self.breaker = breaker or Breaker("acoustic")
 
     async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
         """Returns the codes (n, 4) of a recording (m,)."""
@@ -218,26 +217,26 @@ def raised(answer: Any) -> Any:
 
 async def ask_speakers(handle: Handle) -> tuple[int, NDArray[np.float16] | None]:
     """Returns the width of the checkpoint's speaker embeddings and their statistics; waits until a replica has loaded it."""
-    breaker = Breaker("acoustic", BreakerConfig())
+    breaker = Breaker("acoustic")
     speakers: tuple[int, NDArray[np.float16] | None] = await _pure(breaker, lambda: handle.speakers.remote())
     return speakers
 
 
 async def ask_capabilities(handle: Handle) -> dict[str, Capabilities]:
     """Returns version id -> capabilities of its checkpoint; waits until a replica of the text stage has read them."""
-    capabilities: dict[str, Capabilities] = await _pure(Breaker("text", BreakerConfig()), lambda: handle.capabilities.remote())
+    capabilities: dict[str, Capabilities] = await _pure(Breaker("text"), lambda: handle.capabilities.remote())
     return capabilities
 
 
 async def ask_fingerprint(handle: Handle) -> str:
     """Returns the fingerprint of the engine behind a handle (pipeline/engine/fingerprint.py)."""
-    fingerprint: str = await _pure(Breaker("acoustic", BreakerConfig()), lambda: handle.fingerprint.remote())
+    fingerprint: str = await _pure(Breaker("acoustic"), lambda: handle.fingerprint.remote())
     return fingerprint
 
 
 async def await_replica(handle: Handle) -> None:
     """Returns once a replica answers. Meanwhile the call waits in Serve's router, which is what makes Serve start one."""
-    await _pure(Breaker("any", BreakerConfig()), lambda: handle.stats.remote())
+    await _pure(Breaker("any"), lambda: handle.stats.remote())
 
 
 async def ask_stats(handle: Handle) -> list[dict[str, Any]]:

@@ -26,7 +26,6 @@ from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.synthesizer import Synthesizer
 from pipeline.types import AudioChunk, Refined, SpeechText, SynthesisRequest
 from serve.config.model_versions import Version
-from serve.config.policies import BreakerConfig
 from serve.remote.builds import Builds
 from serve.remote.code_cache import follow_fingerprint
 from serve.remote.remote_stages import (
@@ -60,7 +59,6 @@ class VersionPipelines:
         handles: Mapping[str, Handle],
         voices: VoiceSource,
         cache: CodeCache,
-        config: BreakerConfig,
         *,
         fingerprint: str,
         wake_limit_s: float,
@@ -76,13 +74,13 @@ class VersionPipelines:
         self._handles = handles
         self._waking = Waking(handles, wake_limit_s)
         self.builds = Builds()
-        self.breakers = {"text": Breaker("text", config)}
+        self.breakers = {"text": Breaker("text")}
         self._deployments = {"text": TEXT}  # stage -> the deployment that works for it
         self._synthesizers: dict[str, Synthesizer] = {}
         self._cached: dict[str, CachedModel] = {}
         for version in rollout.versions.values():
             kinds = ("acoustic", "acoustic" if version.decodes_itself else "vocoder")
-            acoustic, vocoder = (self.breakers.setdefault(stage, Breaker(stage, config)) for stage in map(version.stage, kinds))
+            acoustic, vocoder = (self.breakers.setdefault(stage, Breaker(stage)) for stage in map(version.stage, kinds))
             self._deployments |= {acoustic.stage: version.acoustic, vocoder.stage: version.vocoder}
             generator = RemoteGenerator(handles[version.acoustic], acoustic)
             self._cached[version.id] = CachedModel(generator, cache, kept=kept_of(version.pipeline.vocoder))

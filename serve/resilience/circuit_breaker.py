@@ -5,12 +5,12 @@ Out:   permission to call it, or StageUnavailable with the time to retry
 Owns:  the counts of one stage, as one ingress replica sees them
 Never: Ray; calls themselves; counting mistakes of clients, refusals for lack of capacity, or clients that leave
 
-    closed --(failures in a window, and a share of all calls)--> open --(open_s)--> half open --(an answer)--> closed
+    closed --(failures in a window, and a share of all calls)--> open --(OPEN_S)--> half open --(an answer)--> closed
                                                                    ^                    |
                                                                    '----(a failure)-----'
 
 Calls of a hanging stage do not end: callers wait until their own timeout. So when calls are in progress and none has had a sign
-of life for silence_s, version_pipelines.py probes the replicas. If none is healthy, the breaker opens at once, and closes with
+of life for SILENCE_S, version_pipelines.py probes the replicas. If none is healthy, the breaker opens at once, and closes with
 the first sign of life of any call. If one is healthy and has work, the calls wait for it, which is no failure. If none has any
 work, the calls have failed.
 """
@@ -23,8 +23,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pipeline.errors import EngineFault, NonFiniteOutput, StageUnavailable, SynthesisError
-from serve.config.policies import BreakerConfig
 
+MIN_FAILURES = 5  # of calls within the window, before it opens: fewer may be the fault of single requests
+FAILURE_RATIO = 0.5  # of the calls within the window: most of what is asked of the stage fails
+WINDOW_S = 10.0  # how long a call counts: longer than the time-outs in which a replica is replaced by a well one
+OPEN_S = 2.0  # between two trial calls: short beside the start of a replica
+SILENCE_S = 3.0  # without progress in any call: far more than one round of an engine takes
 BUCKETS = 10  # a window moves on in tenths
 
 
@@ -49,11 +53,10 @@ class Bucket:
 class Breaker:
     """Counts the calls of one stage, and opens when too many of them fail."""
 
-    def __init__(self, stage: str, config: BreakerConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stage: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.stage = stage
         self.opened = 0  # number of times, since the replica started
         self.retries = 0  # calls retried since then; the caller counts them
-        self._config = config
         self._clock = clock
         self._buckets: deque[Bucket] = deque()
         self._under_way: set[Call] = set()
@@ -82,8 +85,8 @@ class Breaker:
 
     @property
     def is_silent(self) -> bool:
-        """True if calls are in progress and no call, not even one that has ended, had a sign of life for silence_s."""
-        return bool(self._under_way) and self._clock() - self._quiet_since >= self._config.silence_s
+        """True if calls are in progress and no call, not even one that has ended, had a sign of life for SILENCE_S."""
+        return bool(self._under_way) and self._clock() - self._quiet_since >= SILENCE_S
 
     def judge_silence(self, *, is_well: bool, has_work: bool) -> None:
         """Takes the result of probing the replicas of a silent stage.
@@ -99,7 +102,7 @@ class Breaker:
                 self._open(by_silence=True)
         elif not has_work:
             for call in self._under_way:
-                if not call.has_answered and not call.has_failed and self._clock() - call.began >= self._config.silence_s:
+                if not call.has_answered and not call.has_failed and self._clock() - call.began >= SILENCE_S:
                     self._failed(call)
 
     @contextmanager
@@ -110,7 +113,7 @@ class Breaker:
             StageUnavailable: the breaker is open.
         """
         call = self._admit()
-        if not self._under_way and self._clock() - self._idle_since > self._config.silence_s:
+        if not self._under_way and self._clock() - self._idle_since > SILENCE_S:
             self._quiet_since = self._clock()
         self._under_way.add(call)
         try:
@@ -126,16 +129,16 @@ class Breaker:
             self._idle_since = self._clock()
             if self._trial is call:  # neither answered nor failed: the next call may try
                 self._trial = None
-                self._opened_at = self._clock() - self._config.open_s
+                self._opened_at = self._clock() - OPEN_S
 
     def _admit(self) -> "Call":
         if self._opened_at is None:
             return Call(self, self._clock())
         waited = self._clock() - self._opened_at
-        if waited < self._config.open_s:
+        if waited < OPEN_S:
             raise StageUnavailable(
                 f"the {self.stage} stage has just failed several times and is not called for a moment",
-                retry_after_s=self._config.open_s - waited,
+                retry_after_s=OPEN_S - waited,
             )
         # A trial without a sign of life does not block the others for ever.
         self._trial, self._opened_at = Call(self, self._clock(), is_trial=True), self._clock()
@@ -159,7 +162,7 @@ class Breaker:
         elif self._opened_at is None:
             failed = self.failures
             calls = failed + sum(bucket.answered for bucket in self._buckets)
-            if failed >= self._config.min_failures and failed >= self._config.failure_ratio * calls:
+            if failed >= MIN_FAILURES and failed >= FAILURE_RATIO * calls:
                 self._open()
 
     def _open(self, *, by_silence: bool = False) -> None:
@@ -186,7 +189,7 @@ class Breaker:
             self._buckets.popleft()
 
     def _number(self) -> int:
-        return int(self._clock() * BUCKETS / self._config.window_s)
+        return int(self._clock() * BUCKETS / WINDOW_S)
 
 
 class Call:

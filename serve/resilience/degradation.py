@@ -11,6 +11,12 @@ from collections.abc import Callable
 
 from serve.config.policies import REFUSALS, DegradationStep, DegradeConfig
 
+ESCALATE_ABOVE = 0.8  # share of the capacity, or of the engine's queue, that adds a step: a burst still fits
+RECOVER_BELOW = 0.5  # share at or below which a step is removed: far enough from the other that the level settles
+SLOW_RTF = 0.8  # [s per second of audio] adds a step, never a refusal: streams are about to stop
+ESCALATE_AFTER_S = 5.0  # how long the load must be high: more than one burst
+RECOVER_AFTER_S = 30.0  # how long it must be low: a step back is heard
+
 
 class DegradationLadder:
     """Climbs one step when the load has been high for long enough, and descends one when it has been low."""
@@ -36,18 +42,15 @@ class DegradationLadder:
             fullness: share of the capacity, or of the engine's queue, in use.
             rtf: real-time factor now [s per second of audio]; 0 while nothing is synthesised.
         """
-        config, now = self._config, self._clock()
-        slow = rtf > config.rtf
-        busy = self.level < len(config.steps) and (
-            fullness >= config.escalate_above or (slow and self.level < self._num_easing)
-        )
+        now, slow = self._clock(), rtf > SLOW_RTF
+        busy = self.level < len(self._config.steps) and (fullness >= ESCALATE_ABOVE or (slow and self.level < self._num_easing))
         # A real-time factor that may not add a refusal may not keep one either.
-        calm = self.level > 0 and fullness <= config.recover_below and not (slow and self.level <= self._num_easing)
+        calm = self.level > 0 and fullness <= RECOVER_BELOW and not (slow and self.level <= self._num_easing)
         self._busy_since = (now if self._busy_since is None else self._busy_since) if busy else None
         self._calm_since = (now if self._calm_since is None else self._calm_since) if calm else None
-        if self._busy_since is not None and now - self._busy_since >= config.escalate_after_s:
+        if self._busy_since is not None and now - self._busy_since >= ESCALATE_AFTER_S:
             self._move(1)
-        elif self._calm_since is not None and now - self._calm_since >= config.recover_after_s:
+        elif self._calm_since is not None and now - self._calm_since >= RECOVER_AFTER_S:
             self._move(-1)
 
     def _move(self, by: int) -> None:

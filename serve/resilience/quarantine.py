@@ -22,10 +22,11 @@ from typing import TypeVar
 from pipeline.errors import AtCapacity, RequestQuarantined
 from pipeline.protocols import SpeechStream
 from pipeline.types import AudioChunk, AudioOptions, CacheControl, SamplingParams, SchedulingParams, SynthesisRequest
-from serve.config.policies import QuarantineConfig
 from serve.resilience.death_log import DeathLog
 
 T = TypeVar("T")
+
+DURATION_S = 600.0  # of a refusal, and of the memory of a death: several starts of a replica
 
 
 class TrackedRequest:
@@ -52,9 +53,8 @@ CURRENT_REQUEST: ContextVar[TrackedRequest | None] = ContextVar("chattts_current
 class Quarantine:
     """Tracks the requests of one ingress replica, and refuses those that repeatedly crashed replicas."""
 
-    def __init__(self, config: QuarantineConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.refused = 0  # since the replica started
-        self._duration_s = config.duration_s
         self._clock = clock
         self._key = secrets.token_bytes(32)
         self._deaths = DeathLog()
@@ -119,7 +119,7 @@ class Quarantine:
         if self.is_poisonous(digest):
             self.refused += 1
             raise RequestQuarantined(
-                "this request has ended replica after replica and is refused for a time (quarantine.duration_s)"
+                f"this request has ended replica after replica and is refused for {DURATION_S / 60:.0f} minutes"
             )
         is_alone = self._deaths.is_suspicious(digest)
         if is_alone:
@@ -142,4 +142,4 @@ class Quarantine:
         return self._deaths.is_poisonous(digest)
 
     def _forget(self) -> None:
-        self._deaths.forget_before(self._clock() - self._duration_s)
+        self._deaths.forget_before(self._clock() - DURATION_S)

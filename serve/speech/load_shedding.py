@@ -3,7 +3,7 @@
 In:    a SpeechBody, the active steps
 Out:   the simplified body, and the names of the steps that were applied
 Owns:  the ladder of one ingress replica
-Never: Ray; a change to a request with a seed of its own, unless degrade.seeded; a change that the reply does not name
+Never: Ray; a change to a request with a seed of its own; a change that the reply does not name
 """
 
 import logging
@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable
 from pipeline.errors import AtCapacity
 from pipeline.types import Lane
 from serve.config.policies import EASING, DegradationStep, DegradeConfig
-from serve.resilience.degradation import DegradationLadder
+from serve.resilience.degradation import RECOVER_AFTER_S, DegradationLadder
 from serve.speech.schemas.speech import TIDY, PostBody, SpeechBody
 
 LOG = logging.getLogger("ray.serve.chattts")
 
-SKIPPED_CHUNK_SIZES = 2  # of vocoder.chunk_steps: the first chunk is the third size
+SKIPPED_CHUNK_SIZES = 2  # of the vocoder's: the first chunk is the third size
 
 
 class Degrader:
@@ -43,9 +43,7 @@ class Degrader:
         """
         steps = self.ladder.active_steps
         if DegradationStep.ALL in steps or (DegradationStep.BULK in steps and lane is Lane.BULK):
-            raise AtCapacity(
-                "the service is at its limit and refuses requests that can wait", retry_after_s=self.config.recover_after_s
-            )
+            raise AtCapacity("the service is at its limit and refuses requests that can wait", retry_after_s=RECOVER_AFTER_S)
 
     def apply_to_body(self, body: SpeechBody, *, seeded: bool = False) -> tuple[SpeechBody, tuple[DegradationStep, ...]]:
         """Returns the body without what the active steps leave out, and the steps that apply to it.
@@ -56,7 +54,7 @@ class Degrader:
             seeded: the request has a seed of its own although its body names none.
         """
         steps = [step for step in self.ladder.active_steps if step in EASING]
-        if not steps or ((seeded or body.seed is not None) and not self.config.seeded):
+        if not steps or seeded or body.seed is not None:
             return body, ()
         return self.without(body, steps)
 

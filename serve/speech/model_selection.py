@@ -141,7 +141,7 @@ def listener_of(caller: str, user: str | None, host: str | None) -> str:
 def adapted(
     body: SpeechBody, compat: CompatConfig, capabilities: Capabilities = ALL_CAPABILITIES
 ) -> tuple[SpeechBody, tuple[str, ...]]:
-    """Returns the body with the version's defaults and limits, and the fields that the version does not support.
+    """Returns the body within the version's limits, and the fields that the version does not support.
 
     Args:
         capabilities: of the version's checkpoint; the defaults of what `compat` leaves open.
@@ -149,10 +149,6 @@ def adapted(
     changes: dict[str, Any] = {}
     lost = []
     given: Mapping[str, Any] = {name: getattr(body, name) for name in body.model_fields_set}
-    for name in ("sample_rate", "temperature", "top_p", "top_k", "repetition_penalty"):
-        default = getattr(compat, name)
-        if default is not None and name not in given and not (name == "sample_rate" and _names_rate(body)):
-            changes[name] = default
     if not _or(compat.refine, capabilities.refine) and body.refine is not False:
         changes["refine"] = False
         lost.append("refine")
@@ -186,7 +182,3 @@ def _untaught_habits(refine: RefineBody, tags: frozenset[str]) -> list[str]:
 
 def _or(declared: bool | None, default: bool) -> bool:
     return default if declared is None else declared
-
-
-def _names_rate(body: SpeechBody) -> bool:
-    return body.output_format is not None or body.response_format in ("ulaw", "alaw")

@@ -22,6 +22,13 @@ from serve.config.model_versions import RoutesConfig, Version
 
 LOG = logging.getLogger("ray.serve.chattts")
 
+MIN_REQUESTS = 20  # within the window before a version is judged: one failure is then a margin
+WINDOW_S = 300.0  # how long a request counts
+ERROR_MARGIN = 0.05  # share of failed requests allowed above the stable version's
+LATENCY_FACTOR = 1.5  # allowed median time to first audio, relative to the stable version's
+HOLD_S = 600.0  # without a share after a roll-back, doubled every time
+FAILED_PROBES = 3  # in a row that take a version out of service
+GOOD_PROBES = 6  # in a row that bring it back: more, so that it does not swing
 MOST_REMEMBERED = 1000  # requests per version
 LEAST_DELAY_S = 0.1  # a version this much later than the stable one is not slow, whatever the factor
 MOST_DOUBLINGS = 7
@@ -114,8 +121,8 @@ class Rollout:
     def probed(self, version: str, trouble: str) -> None:
         """Records a probe; `trouble` is empty if it succeeded. Until the first success one probe decides, so that no request
         waits for a new version without replicas."""
-        track, probe = self._tracks[version], self.routes.probe
-        bad, good = (probe.failure_threshold, probe.success_threshold) if track.is_known else (1, 1)
+        track = self._tracks[version]
+        bad, good = (FAILED_PROBES, GOOD_PROBES) if track.is_known else (1, 1)
         track.is_known = track.is_known or not trouble
         track.failed_probes = track.failed_probes + 1 if trouble else 0
         track.successful_probes = 0 if trouble else track.successful_probes + 1
@@ -151,28 +158,27 @@ class Rollout:
         return named.get(version, 0.0)
 
     def _recent(self, version: str) -> list[tuple[float, bool, float | None]]:
-        since = self._clock() - self.routes.rollback.window_s
+        since = self._clock() - WINDOW_S
         return [one for one in self._tracks[version].ended if one[0] >= since]
 
     def _worse_than(self, version: str, stable: str) -> str:
         """Returns the reason; empty: it is not worse, or there are too few requests."""
-        rules = self.routes.rollback
         own, other = self._recent(version), self._recent(stable)
-        if len(own) < rules.min_requests:
+        if len(own) < MIN_REQUESTS:
             return ""
         errors, usual = (sum(failed for _, failed, _ in them) / max(1, len(them)) for them in (own, other))
-        if errors > usual + rules.error_margin:
+        if errors > usual + ERROR_MARGIN:
             return f"errors: {errors:.0%} of its requests failed, {usual:.0%} of {stable}'s"
         firsts, usually = ([first for _, _, first in them if first is not None] for them in (own, other))
-        if len(usually) >= rules.min_requests and firsts:
+        if len(usually) >= MIN_REQUESTS and firsts:
             late, on_time = median(firsts), median(usually)
-            if late > max(rules.latency_factor * on_time, on_time + LEAST_DELAY_S):
+            if late > max(LATENCY_FACTOR * on_time, on_time + LEAST_DELAY_S):
                 return f"latency: first audio after {late:.2f} s, {stable}'s after {on_time:.2f} s"
         return ""
 
     def _roll_back(self, version: str, why: str) -> None:
         track = self._tracks[version]
-        hold_s = self.routes.rollback.hold_s * 2 ** min(track.roll_backs, MOST_DOUBLINGS)
+        hold_s = HOLD_S * 2 ** min(track.roll_backs, MOST_DOUBLINGS)
         track.roll_backs += 1
         track.all_roll_backs += 1
         track.rolled_back, track.back_at = why, self._clock() + hold_s

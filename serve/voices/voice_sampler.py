@@ -29,6 +29,7 @@ from serve.access.caller import Caller, expected_audio_s
 
 PREVIEW_FORMAT = audio_format("mp3")
 PREVIEW_SEED = 1
+TIMEOUT_S = 120.0  # of one sentence: long, for a voice may be created while the engine is full
 PREVIEW_TEXT = {"zh": "你好，这就是我的声音，希望你喜欢。", "en": "Hello, this is my voice. I hope you like it."}
 SCORE_TEXTS = {
     "zh": ("今天的天气真不错。", "我们明天早上再见。", "这本书一共有三百页。"),
@@ -39,16 +40,14 @@ SCORE_TEXTS = {
 class VoiceSampler:
     """Synthesises sentences in the voices of a library."""
 
-    def __init__(self, library: VoiceLibrary, stream: SpeechStream, *, timeout_s: float, speaks: Sequence[str]) -> None:
+    def __init__(self, library: VoiceLibrary, stream: SpeechStream, *, speaks: Sequence[str]) -> None:
         """
         Args:
             stream: the service's own synthesis.
-            timeout_s: longest time for one sentence.
             speaks: languages of the checkpoint; every sentence is in one of them.
         """
         self._library = library
         self._stream = stream
-        self._timeout_s = timeout_s
         self._speaks = speaks
 
     async def preview(self, name: str, caller: Caller) -> bytes:
@@ -105,9 +104,7 @@ class VoiceSampler:
 
     async def _say(self, name: str, text: str, seed: int, caller: Caller, **how: Any) -> NDArray[np.float32]:
         sampling = SamplingParams(seed=seed)
-        request = SynthesisRequest(
-            f"voice-{secrets.token_hex(4)}", text, name, sampling=sampling, timeout_s=self._timeout_s, **how
-        )
+        request = SynthesisRequest(f"voice-{secrets.token_hex(4)}", text, name, sampling=sampling, timeout_s=TIMEOUT_S, **how)
         pieces = []
         async with caller.charged(len(text), expected_audio_s(text, 1.0)) as charge, aclosing(self._stream(request)) as chunks:
             async for chunk in chunks:

@@ -36,6 +36,6 @@ class VoiceService:
             speaks: languages of the checkpoint.
         """
         self.library = library
-        self.sampler = VoiceSampler(library, stream, timeout_s=config.creation_timeout_s, speaks=speaks)
+        self.sampler = VoiceSampler(library, stream, speaks=speaks)
         self.loudness = VoiceLoudness(library, self.sampler, config.loudness_lufs)
         self.maker = VoiceMaker(library, config, self.sampler, encoder, model=model, max_prompt=max_prompt)

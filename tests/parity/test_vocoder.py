@@ -50,7 +50,7 @@ def vocoder(kind: str, **options: object) -> Vocoder:
 
 
 def config(*, method: str = "windows", **options: object) -> VocoderConfig:
-    return VocoderConfig(threads=1, method=method, **options)
+    return VocoderConfig.varied(dict(threads=1, method=method, **options))
 
 
 def make_rows(kind: str, length: int, *, use_decoder: bool) -> np.ndarray:

@@ -13,7 +13,7 @@ from pipeline.cache.cached_generator import CachedModel
 from pipeline.cache.key import Kept
 from pipeline.checkpoint.locate import DEMO_FOLDER
 from pipeline.checkpoint.weights import open_checkpoint
-from pipeline.config import EngineConfig, SpeechConfig, TextConfig, VocoderConfig
+from pipeline.config import EngineConfig, SpeechConfig, VocoderConfig
 from pipeline.engine.engine import Engine
 from pipeline.store.store import Store
 from pipeline.synthesizer import Synthesizer
@@ -83,7 +83,7 @@ def demo_speaker(
     engine = Engine(config, checkpoint)
     vocoder = Vocoder(VocoderConfig(threads=1), checkpoint)
     following = Following(checkpoint, positions=config.positions)
-    frontend = LocalTextFrontend(DEMO_FOLDER, TextConfig(), max_prompt=config.max_prompt, max_steps=config.max_steps)
+    frontend = LocalTextFrontend(DEMO_FOLDER, max_prompt=config.max_prompt, max_steps=config.max_steps)
     speaker = DemoSpeaker()
     model = CachedModel(engine, CodeCache(1 << 24), kept=Kept.HIDDEN, fingerprint="demo")
     follower = heard_by(following)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config import PipelineConfig, TextConfig
+from pipeline.config import PipelineConfig
 from pipeline.errors import EngineFault
 from pipeline.protocols import SpeechStream
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
@@ -163,7 +163,7 @@ class FakeText:
         self._speaker = speaker
 
     async def read(self, request: SynthesisRequest) -> SpeechText:
-        return build_speech_text(request, TextConfig())
+        return build_speech_text(request)
 
     async def refine(self, request: SynthesisRequest) -> list[Refined]:
         self._speaker.requests.append(request)

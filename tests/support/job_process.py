@@ -16,7 +16,7 @@ from serve.speech.services import SpeechServices
 from tests.support.fakes import Speaker, make_speech_services
 from tests.support.waiting import until
 
-CONFIG = JobsConfig(lease_s=0.5, parallel=2)
+CONFIG = JobsConfig.varied({"lease_s": 0.5, "parallel": 2})
 PRELOADED = ["tests.support.job_process"]
 
 

@@ -20,7 +20,7 @@ def living(
 ) -> Iterator[Live]:
     """A server whose jobs are spoken, in a loop of their own."""
     services = make_services(speaker or Speaker(chunks=2), LimitsConfig(max_in_flight=8))
-    desk = make_jobs(services.speech, JobsConfig(**{"lease_s": 0.5, **config}), folder)
+    desk = make_jobs(services.speech, JobsConfig.varied({"lease_s": 0.5, **config}), folder)
     object.__setattr__(services, "jobs", desk)
 
     async def speak() -> None:

@@ -22,16 +22,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import TextConfig
 from pipeline.errors import EngineDead, SynthesisError, TextTooHard, WorkerDied
 from pipeline.ewma import Ewma
 from pipeline.text.frontend_client import FrontendClient, TextOperation
+from pipeline.text.segment import SPOKEN, SegmentLimits
 from pipeline.types import SpeechPlan, SynthesisRequest
 
 PROJECT = Path(__file__).resolve().parents[3]
 WORKER = "pipeline.text.isolation.worker"
 FRAME = 4  # bytes of the length before each message
 
+CPU_S_PER_1000_CHARS = 0.5  # of processor time, per 1000 characters or part of them: far more than any ordinary text takes
+HANG_S = 4.0  # after that limit, until a worker without an answer counts as hung: it may have to wait for a core
 START_S = 60.0  # longest start of a worker, until its first call
 END_S = 1.0  # longest time between the failure of a worker's pipes and its exit code
 SLOW_S = 2.0  # if an answer takes longer, the replica reports trouble
@@ -62,11 +64,9 @@ class TextStats:
 class IsolatedFrontend(FrontendClient):
     """A front end in a child process. Every method also raises EngineDead if no worker can be started."""
 
-    def __init__(self, checkpoint: Path, config: TextConfig, *, max_prompt: int, max_steps: int) -> None:
+    def __init__(self, checkpoint: Path, limits: SegmentLimits = SPOKEN, *, max_prompt: int, max_steps: int) -> None:
         """Takes the arguments of LocalTextFrontend; a checkpoint without a tokenizer fails at the first call."""
-        self._arguments = pickle.dumps((checkpoint, config, max_prompt, max_steps))
-        self._cpu_s = config.cpu_s_per_1000_chars
-        self._wall_s = config.hang_timeout_s
+        self._arguments = pickle.dumps((checkpoint, limits, max_prompt, max_steps))
         self._turn = asyncio.Lock()  # one call at a time
         self._child: Process | None = None
         self._waiting = 0
@@ -106,7 +106,7 @@ class IsolatedFrontend(FrontendClient):
 
     async def ask(self, operation: TextOperation, subject: SynthesisRequest | SpeechPlan, *arguments: object) -> Any:
         """Sends a call to the worker, in order of arrival, and returns its result."""
-        limit_s = self._cpu_s * max(1, math.ceil(_characters(subject) / 1000))
+        limit_s = CPU_S_PER_1000_CHARS * max(1, math.ceil(_characters(subject) / 1000))
         question = pickle.dumps((limit_s, operation, (subject, *arguments)))
         self._waiting += 1
         try:
@@ -130,7 +130,7 @@ class IsolatedFrontend(FrontendClient):
             if child is None:
                 return EngineDead("no text worker can be started; its error is in the log of the replica")
             try:
-                async with asyncio.timeout(limit_s + self._wall_s):
+                async with asyncio.timeout(limit_s + HANG_S):
                     answer = await _exchange(child, question)
             except Exception as error:  # a pipe to a dead process fails otherwise on every event loop
                 return await self._buried(child, error, limit_s)
@@ -170,12 +170,11 @@ class IsolatedFrontend(FrontendClient):
         code = await _ended(child, hangs=isinstance(error, TimeoutError))
         if code == -signal.SIGPROF:  # sent by the kernel: a library used up twice the text's processor time
             return TextTooHard(
-                f"reading this text took more than twice its {limit_s:g} s of processor time (text.cpu_s_per_1000_chars): "
-                "send it in smaller pieces",
+                f"reading this text took more than twice its {limit_s:g} s of processor time: send it in smaller pieces",
                 param="input",
             )
         if isinstance(error, TimeoutError):
-            message = f"the text worker gave no answer in {limit_s + self._wall_s:g} s (text.hang_timeout_s) and is replaced"
+            message = f"the text worker gave no answer in {limit_s + HANG_S:g} s and is replaced"
         else:
             message = f"the text worker ended (exit code {code}) and is replaced"
         return WorkerDied(message, worker=uuid.uuid4().hex)

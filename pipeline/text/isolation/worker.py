@@ -36,8 +36,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     setup = _receive(questions)
     assert setup is not None
-    checkpoint, config, max_prompt, max_steps = pickle.loads(setup)  # noqa: S301  # written by our own parent
-    frontend = LocalTextFrontend(checkpoint, config, max_prompt=max_prompt, max_steps=max_steps)
+    checkpoint, limits, max_prompt, max_steps = pickle.loads(setup)  # noqa: S301  # written by our own parent
+    frontend = LocalTextFrontend(checkpoint, limits, max_prompt=max_prompt, max_steps=max_steps)
     _send(answers, None)
     while (question := _receive(questions)) is not None:
         _send(answers, _answer(frontend, question))
@@ -57,8 +57,7 @@ def _answer(frontend: LocalTextFrontend, question: bytes) -> object:
         return error
     except _TimeIsUpError:
         return TextTooHard(
-            f"reading this text took more than its {limit_s:g} s of processor time (text.cpu_s_per_1000_chars): "
-            "send it in smaller pieces",
+            f"reading this text took more than its {limit_s:g} s of processor time: send it in smaller pieces",
             param="input",
         )
     except Exception as error:

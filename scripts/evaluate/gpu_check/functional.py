@@ -68,7 +68,7 @@ def check_functional(report: Report, checkpoint: Checkpoint, device: str, steps:
 def _engine(checkpoint: Checkpoint, device: str, shape: dict[str, int], observer: EngineObserver | None = None) -> Engine:
     """Returns the CPU's engine if there is no observer, else the GPU's; on a CPU through Triton's interpreter."""
     if observer is None:
-        return Engine(EngineConfig.model_validate(shape), checkpoint)
+        return Engine(EngineConfig.varied(shape), checkpoint)
     return Engine(config_of(device, shape | {"kv_budget_mib": 32768}), checkpoint, observer=observer, factory=runner_class())
 
 
@@ -123,7 +123,7 @@ def check_equality(
     """
     name, place = (how.name, f"{slots} slots") if split is None else (how.name, f"{slots} slots, splits of {split}")
     width, numbers = checkpoint.gpt_spec.width, list(range(slots * 2))
-    config = EngineConfig.model_validate(
+    config = EngineConfig.varied(
         how.settings(device)
         | {"slots": slots, "max_prompt": 64, "max_steps": 256}
         | {"steps_per_round": 4, "prefill_rows": 4, "kv_budget_mib": 32768, "attention_split": split}

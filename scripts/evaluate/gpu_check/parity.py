@@ -108,11 +108,11 @@ def check_vocoder(report: Report, checkpoint: Checkpoint, device: str) -> None:
     """Checks for the same samples as on the CPU and the same bits beside any neighbours, and times a call."""
     rows, times = (8, 10) if device == "cuda" else (2, 1)
     settings = {"method": "windows", "chunk_steps": (8, 48), "rows": rows}
-    windows = [_window(number, checkpoint.gpt_spec.width, VocoderConfig.model_validate(settings)) for number in range(rows)]
-    with closing(Vocoder(VocoderConfig.model_validate(settings), checkpoint)) as vocoder:
+    windows = [_window(number, checkpoint.gpt_spec.width, VocoderConfig.varied(settings)) for number in range(rows)]
+    with closing(Vocoder(VocoderConfig.varied(settings), checkpoint)) as vocoder:
         expected = vocoder.decode_batch(windows)
     for matmul in ("float32", "tf32") if device == "cuda" else ("float32",):
-        config = VocoderConfig.model_validate(settings | {"device": device, "matmul": matmul})
+        config = VocoderConfig.varied(settings | {"device": device, "matmul": matmul})
         with closing(Vocoder(config, checkpoint)) as vocoder:
             vocoder.warm_up()
             together = vocoder.decode_batch(windows)

@@ -16,7 +16,7 @@ from pipeline.config import EngineConfig
 
 def config_of(device: str, settings: dict[str, Any]) -> EngineConfig:
     """Returns the settings, checked as for a GPU: the interpreter takes its place."""
-    return EngineConfig.model_validate(settings | {"device": "cuda"}).model_copy(update={"device": device})
+    return EngineConfig.varied(settings | {"device": "cuda"}).model_copy(update={"device": device})
 
 
 def runner_class() -> Any:

@@ -55,7 +55,7 @@ def measure_steps(
     if device == "cuda":
         step_s = _bare_step_s(device, settings, checkpoint)
     else:
-        step_s = _engine_step_s(EngineConfig.model_validate(settings), checkpoint)
+        step_s = _engine_step_s(EngineConfig.varied(settings), checkpoint)
     weights, cache = (how.dtype if kept == "dtype" else kept for kept in (how.weights, how.kv))
     total_bytes = step_bytes(spec, weights, cache, rows=slots, context=CONTEXT)
     bandwidth = report.figure_of("copy_bandwidth")
@@ -144,7 +144,7 @@ def measure_rounds(report: Report, checkpoint: Checkpoint, device: str, slots: i
     """Measures the whole engine, every slot busy, with rounds of 1 to 16 steps."""
     found = {}
     for steps in (1, 2, 4, 8, 16) if device == "cuda" else (1, 4):
-        config = EngineConfig.model_validate(
+        config = EngineConfig.varied(
             {"device": device, "dtype": "bfloat16", "slots": slots, "max_prompt": 64, "max_steps": 512, "block_steps": 16}
             | {"steps_per_round": steps, "kv_budget_mib": 65536, "prefill_rows": 4, "buffer_steps": 4096, "max_waiting": 1024}
         )

@@ -66,7 +66,7 @@ class CappedReader:
         if not isinstance(count, int) or isinstance(count, bool):
             raise _no_event()
         if count > self._most_bytes:
-            message = f"an event has {count} bytes; the limit is {self._most_bytes} (limits.max_body_bytes)"
+            message = f"an event has {count} bytes; the limit is {self._most_bytes}"
             raise bad_request("body_too_large", message, status=413)
         self.size += count
         try:

@@ -85,7 +85,7 @@ class DialogueDoor(ContextsDoor[SocketQuery, _Cast]):
             raise bad_request("missing_field", "the first message of a context names its voices", param="voices")
         most = self._config.max_contexts
         if sum(not conversation.is_open(silent) for silent in self._kept) >= most:
-            raise AtCapacity(f"{most} contexts without text are open (conversations.max_contexts)", retry_after_s=1.0)
+            raise AtCapacity(f"{most} contexts without text are open", retry_after_s=1.0)
         ignored = {f"voice_settings.{name}": value for name, value in (said.voice_settings or {}).items()} | _unused(said)
         settings = self._settings(settings_fields(None, said.pronunciation_dictionary_locators) | ignored_fields(ignored))
         for voice in set(said.voices):

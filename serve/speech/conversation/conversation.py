@@ -22,6 +22,8 @@ from serve.speech.resolve import build_request, select_version
 from serve.speech.schemas.text import check_ignored
 from serve.speech.services import SpeechServices
 
+MAX_WAITING_CHARS = 16_384
+"""of one context that were received and not spoken yet: more than a language model writes in one answer"""
 MOST_PARTS = 2048
 """of a context that are complete and not begun, before it takes more text"""
 
@@ -63,9 +65,7 @@ class Conversation:
             InvalidRequest, ApiError: a field is wrong, a name is unknown, or the caller may not have it.
         """
         if settings.lead_s > self._config.max_lead_s:
-            raise bad_request(
-                "out_of_range", f"lead_s is at most {self._config.max_lead_s:g} (conversations.max_lead_s)", param="lead_s"
-            )
+            raise bad_request("out_of_range", f"lead_s is at most {self._config.max_lead_s:g}", param="lead_s")
         is_ssml = settings.speech.get("input_type") == "ssml"
         if is_ssml and settings.sentences:
             raise bad_request("conflicting_fields", "an SSML document cannot be cut into sentences", param="sentences")
@@ -100,7 +100,9 @@ class Conversation:
             raise ApiError("a context of this id is open", ErrorSpec(409, "conflict_error", "context_exists", False))
         most = self._config.max_contexts
         if sum(map(self.is_open, self._contexts)) >= most:
-            raise AtCapacity(f"{most} contexts are open (conversations.max_contexts): close or cancel one", retry_after_s=1.0)
+            raise AtCapacity(
+                f"{most} contexts are open, as many as one socket may have: close or cancel one", retry_after_s=1.0
+            )
         self.check(settings)
         request = replace(self._request, request_id=f"{self._request.request_id}.{self._opened}")
         self._forget(name)
@@ -117,13 +119,13 @@ class Conversation:
             ApiError: there is no such context, or it is closed.
             AtCapacity: too much text waits in it; this text was not taken.
         """
-        context, most = self._context(name), self._config.max_waiting_chars
+        context = self._context(name)
         if not context.accepts_text:
             raise bad_request("context_closed", "the context is closed: it takes no more text", status=409)
-        if context.waiting + len(text) > most:
+        if context.waiting + len(text) > MAX_WAITING_CHARS:
             raise AtCapacity(
-                f"{context.waiting} characters wait in this context, and {len(text)} more are above the limit of {most} "
-                "(conversations.max_waiting_chars): they were not taken; send them when some were spoken",
+                f"{context.waiting} characters wait in this context, and {len(text)} more are above the limit of "
+                f"{MAX_WAITING_CHARS}: they were not taken; send them when some were spoken",
                 retry_after_s=1.0,
             )
         if context.parts_waiting >= MOST_PARTS:

@@ -147,7 +147,7 @@ def test_one_of_two_replicas_that_hangs_hides_no_other_and_the_only_version_is_p
         document["http_options"]["port"] = cluster.port
     by_name = {deployment["name"]: deployment for deployment in two["applications"][0]["deployments"]}
     by_name["Vocoder"] |= {"num_replicas": 2, "health_check_timeout_s": 600}  # a stopped one is not to be replaced
-    by_name["Ingress"]["user_config"] = {"probe": {"period_s": 0.2, "failure_threshold": 1, "success_threshold": 1}}
+    by_name["Ingress"]["user_config"] = {"probe": {"period_s": 0.2}}
 
     def state() -> str:
         (version,) = cluster.health()["versions"].values()

@@ -18,9 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.config import PipelineConfig, TextConfig
+from pipeline.config import PipelineConfig
 from pipeline.spec import SAMPLE_RATE, STEPS_PER_SECOND
 from pipeline.text.frontend import LocalTextFrontend
+from pipeline.text.segment import MEASURED
 from pipeline.types import SynthesisRequest, Voice
 from pipeline.voices.catalogue import DEFAULT
 from pipeline.yaml_loader import parse_yaml
@@ -32,7 +33,6 @@ from scripts.bench.scenarios.account import engine_account
 from scripts.bench.settings import document, from_zero
 from scripts.bench.timeline import Timeline, audio_rate, failures, latency, percentile, request_rate, spread
 from scripts.bench.workload import (
-    TEXT,
     Lengths,
     Load,
     Utterance,
@@ -52,7 +52,7 @@ CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 @pytest.fixture(scope="module")
 def frontend(demo_root: Path) -> LocalTextFrontend:
     """The service's own, with the numbers it is measured with."""
-    return LocalTextFrontend(demo_root, TextConfig.model_validate(TEXT), max_prompt=MAX_PROMPT, max_steps=MAX_STEPS)
+    return LocalTextFrontend(demo_root, MEASURED, max_prompt=MAX_PROMPT, max_steps=MAX_STEPS)
 
 
 @given(st.floats(0.1, 25.0), st.integers(0, 2**32))

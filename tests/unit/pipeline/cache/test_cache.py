@@ -23,7 +23,7 @@ from pipeline.cache.memory import OVERHEAD, MemoryTier
 from pipeline.cache.redis import RedisTier
 from pipeline.cache.serialization import pack, unpack
 from pipeline.checkpoint.weights import Checkpoint
-from pipeline.config import EngineConfig, SpeechConfig, TextConfig, VocoderConfig
+from pipeline.config import EngineConfig, SpeechConfig, VocoderConfig
 from pipeline.engine.engine import Engine
 from pipeline.engine.fingerprint import WITHOUT_EFFECT, engine_fingerprint
 from pipeline.errors import NotCached
@@ -31,6 +31,7 @@ from pipeline.spec import STEPS_PER_SECOND
 from pipeline.store.sqlite import SqliteStore
 from pipeline.synthesizer import Synthesizer
 from pipeline.text.frontend import LocalTextFrontend
+from pipeline.text.segment import SegmentLimits
 from pipeline.types import (
     AudioOptions,
     CacheControl,
@@ -255,10 +256,10 @@ class Chain:
 
 @pytest.fixture(scope="module", params=[True, False], ids=["from hidden states", "from codes"])
 def chain(request: pytest.FixtureRequest, demo: Checkpoint) -> Iterator[Chain]:
-    config = VocoderConfig(use_decoder=request.param, look_ahead=8, chunk_steps=(8, 32), threads=1)
+    config = VocoderConfig.varied({"use_decoder": request.param, "look_ahead": 8, "chunk_steps": (8, 32), "threads": 1})
     engine = Engine(EngineConfig(slots=4, max_steps=256, threads=1), demo)
     vocoder = Vocoder(config, demo)
-    brief = TextConfig(steps_per_char=2, base_steps=16, refine_steps=24)
+    brief = SegmentLimits(steps_per_char=2, base_steps=16, refine_steps=24)
     frontend = LocalTextFrontend(demo.root, brief, max_prompt=512, max_steps=256)
     width = demo.gpt_spec.width
     voices = VoiceLibrary(VoiceCatalogue.load(None, width, read_statistics(demo.root, width)))

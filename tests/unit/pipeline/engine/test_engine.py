@@ -35,7 +35,7 @@ def make_engine(demo: Checkpoint) -> Iterator[MakeEngine]:
             factory: Callable[..., DeviceRunner] = make_runner, clock: Callable[[], float] = time.monotonic, **overrides: object
         ) -> Engine:
             settings = {"slots": 4, "threads": 1, "max_prompt": 64, "max_steps": 128} | overrides
-            return engines.enter_context(closing(Engine(EngineConfig.model_validate(settings), demo, clock, factory=factory)))
+            return engines.enter_context(closing(Engine(EngineConfig.varied(settings), demo, clock, factory=factory)))
 
         yield make
 
@@ -293,7 +293,7 @@ def test_reader_that_stops_is_cut_after_the_stated_time(make_engine):
         clock.advance(0.2)
         engine.submit([])
         wait_until(lambda: engine.stats().slots_used == 0, 20.0)
-        with pytest.raises(ReaderStalled, match=r"30 s \(engine.stall_timeout_s"):
+        with pytest.raises(ReaderStalled, match="nothing was read for 30 s"):
             async for _ in blocks:
                 pass
 

@@ -34,7 +34,7 @@ Requests = list[tuple[Prompt, SamplingParams]]
 def run(demo, requests: Requests, factory=GpuRunner, **overrides: object) -> list[Take | BaseException]:
     settings = {"slots": 2, "threads": 1, "max_prompt": 64, "max_steps": 64, "steps_per_round": 2, "prefill_rows": 2}
     # Checked as for a GPU, whose place the interpreter takes.
-    config = EngineConfig.model_validate(settings | {"device": "cuda"} | overrides).model_copy(update={"device": "cpu"})
+    config = EngineConfig.varied(settings | {"device": "cuda"} | overrides).model_copy(update={"device": "cpu"})
     with closing(Engine(config, demo, factory=factory)) as engine:
 
         async def together() -> list[Take | BaseException]:
@@ -149,7 +149,7 @@ class Nodes(TorchDispatchMode):
 def test_what_a_preemption_needs_was_pinned_at_the_start_whatever_its_length(shallow, monkeypatch):
     """torch gives pinned memory out again by its size, so every copy must have one of the sizes that `_pin` has asked for."""
     settings = {"device": "cuda", "slots": 2, "max_prompt": 64, "max_steps": 64, "max_preempted": 3}
-    runner = GpuRunner(EngineConfig.model_validate(settings).model_copy(update={"device": "cpu"}), shallow)
+    runner = GpuRunner(EngineConfig.varied(settings).model_copy(update={"device": "cpu"}), shallow)
     sizes: list[int] = []
     memory = GpuRunner._host_memory
 
@@ -198,7 +198,7 @@ def test_a_prefill_is_nine_nodes_a_layer_and_four(demo, monkeypatch, settings, o
 def test_the_nodes_of_a_window_are_those_of_its_layers_whatever_its_length(demo):
     found = set()
     for chunk in (8, 48):
-        config = VocoderConfig(method="windows", chunk_steps=(chunk,))
+        config = VocoderConfig(method="windows")
         call, nodes = WindowCall(build_network(config, demo), rows=1, steps=chunk + 104, look_ahead=52), Nodes()
         with torch.inference_mode(), nodes:
             call._run(1)

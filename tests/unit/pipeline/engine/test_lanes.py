@@ -60,7 +60,7 @@ def preempted(
     Bulk ones wait for their readers after a few steps: on a busy machine they would else end before the urgent ones come."""
     observer = Counting()
     values = {"slots": 2, "threads": 1, "max_prompt": 64, "max_steps": 128, "block_steps": 1, "buffer_steps": 16} | overrides
-    with closing(Engine(EngineConfig.model_validate(values), demo, observer=observer, factory=factory)) as engine:
+    with closing(Engine(EngineConfig.varied(values), demo, observer=observer, factory=factory)) as engine:
 
         def run(request: Request, scheduling: SchedulingParams):
             prompt, sampling = request
@@ -90,7 +90,7 @@ def preempted(
 
 def alone(demo: Checkpoint, requests: list[Request], factory: Factory = make_runner, **overrides: object) -> list[Take]:
     values = {"slots": 2, "threads": 1, "max_prompt": 64, "max_steps": 128, "block_steps": 1, "buffer_steps": 128} | overrides
-    with closing(Engine(EngineConfig.model_validate(values), demo, factory=factory)) as engine:
+    with closing(Engine(EngineConfig.varied(values), demo, factory=factory)) as engine:
 
         async def each() -> list[Take]:
             return [await collect(engine.generate(*request, timeout_s=250, admitted=True)) for request in requests]
@@ -210,7 +210,7 @@ class Simulation:
 
     def __init__(self, **overrides: object) -> None:
         values = {"slots": 3, "max_prompt": 64, "max_steps": 256, "max_waiting": 64, "buffer_steps": 4096, "block_steps": 1}
-        self.config = EngineConfig.model_validate(values | overrides)
+        self.config = EngineConfig.varied(values | overrides)
         self.scheduler = Scheduler(self.config)
         self.now = 0.0
         self.served: list[Sequence] = []

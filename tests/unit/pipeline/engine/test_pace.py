@@ -98,7 +98,7 @@ class Engine:
 
     def __init__(self, fixed: float = 0.2, each: float = 0.1) -> None:
         values = {"slots": 10, "max_prompt": 64, "max_steps": 1024, "max_waiting": 64, "buffer_steps": 4096, "block_steps": 1}
-        self.scheduler = Scheduler(EngineConfig.model_validate(values | {"max_rtf": 0.82, "bulk_patience_s": 2.0}))
+        self.scheduler = Scheduler(EngineConfig.varied(values | {"max_rtf": 0.82, "bulk_patience_s": 2.0}))
         self.fixed, self.each = fixed, each
         self.now = 0.0
         self.rows: list[int] = []

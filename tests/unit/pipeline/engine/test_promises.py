@@ -39,8 +39,15 @@ def arrivals(seed: int, lengths, books: int) -> list[Arrival]:
 
 
 def play(seed: int, lengths, books: int, step: tuple[float, float]) -> tuple[VirtualEngine, list[Outcome]]:
-    config = EngineConfig(
-        slots=SLOTS, max_steps=1280, buffer_steps=4096, max_waiting=64, steps_per_round=STEPS_PER_ROUND, bulk_patience_s=5
+    config = EngineConfig.varied(
+        {
+            "slots": SLOTS,
+            "max_steps": 1280,
+            "buffer_steps": 4096,
+            "max_waiting": 64,
+            "steps_per_round": STEPS_PER_ROUND,
+            "bulk_patience_s": 5,
+        }
     )
     engine = VirtualEngine(config, fixed_s=step[0], each_s=step[1], rounds_ahead=seed % 2)
     return engine, engine.play(arrivals(seed, lengths, books))

@@ -56,20 +56,22 @@ class History:
     def __init__(self, seed: int, *, fails: bool) -> None:
         self.chance = chance = random.Random(seed)
         steps, block = chance.choice([1, 1, 2, 4]), chance.choice([1, 4, 8])
-        self.config = EngineConfig(
-            slots=chance.choice([1, 2, 3, 4, 8]),
-            steps_per_round=steps,
-            prefill_rows=chance.choice([1, 1, 2, 4]),
-            max_waiting=chance.choice([0, 2, 8, 32]),
-            max_preempted=chance.choice([0, 1, 4]),
-            buffer_steps=max(2 * steps + block, chance.choice([8, 16, 64])),
-            block_steps=block,
-            bulk_patience_s=chance.choice([0.5, 2.0, 20.0]),
-            standard_patience_s=chance.choice([0.0, 2.0]),
-            stall_timeout_s=chance.choice([2.0, 30.0]),
-            max_rtf=chance.choice([None, 0.8, 0.2]),
-            max_prompt=64,
-            max_steps=MOST_STEPS,
+        self.config = EngineConfig.varied(
+            {
+                "slots": chance.choice([1, 2, 3, 4, 8]),
+                "steps_per_round": steps,
+                "prefill_rows": chance.choice([1, 1, 2, 4]),
+                "max_waiting": chance.choice([0, 2, 8, 32]),
+                "max_preempted": chance.choice([0, 1, 4]),
+                "buffer_steps": max(2 * steps + block, chance.choice([8, 16, 64])),
+                "block_steps": block,
+                "bulk_patience_s": chance.choice([0.5, 2.0, 20.0]),
+                "standard_patience_s": chance.choice([0.0, 2.0]),
+                "stall_timeout_s": chance.choice([2.0, 30.0]),
+                "max_rtf": chance.choice([None, 0.8, 0.2]),
+                "max_prompt": 64,
+                "max_steps": MOST_STEPS,
+            }
         )
         self.rounds_ahead = chance.choice([0, 1])
         self.now, self.fails, self.coming, self.is_locked = 0.0, fails, chance.choice([20, 60]), False

@@ -19,7 +19,7 @@ from tests.support.factories import WIDTH, make_sequence
 
 def make_scheduler(**overrides: object) -> Scheduler:
     settings = {"slots": 2, "max_prompt": 64, "max_steps": 64, "buffer_steps": 12, "block_steps": 4} | overrides
-    return Scheduler(EngineConfig.model_validate(settings))
+    return Scheduler(EngineConfig.varied(settings))
 
 
 def submit(scheduler: Scheduler, sequence: Sequence, *, admitted: bool = False) -> Sequence:
@@ -140,10 +140,10 @@ class AnyHistory(RuleBasedStateMachine):
     @initialize(slots=st.integers(1, 4), rows=st.integers(1, 3), waiting=st.integers(0, 4), steps=st.integers(1, 3))
     def start(self, slots: int, rows: int, waiting: int, steps: int) -> None:
         self.loop = asyncio.new_event_loop()
-        self.config = EngineConfig(
-            slots=slots, prefill_rows=rows, max_waiting=waiting, steps_per_round=steps, block_steps=2, buffer_steps=8,
-            max_prompt=64, max_steps=64, stall_timeout_s=5,
-        )  # fmt: skip
+        self.config = EngineConfig.varied({
+            "slots": slots, "prefill_rows": rows, "max_waiting": waiting, "steps_per_round": steps, "block_steps": 2,
+            "buffer_steps": 8, "max_prompt": 64, "max_steps": 64, "stall_timeout_s": 5,
+        })  # fmt: skip
         self.scheduler = Scheduler(self.config)
         self.now = 0.0
         self.inside: list[Sequence] = []

@@ -32,7 +32,7 @@ def make_engine(demo: Checkpoint, request: pytest.FixtureRequest) -> Iterator[Ma
 
         def make(slots: int) -> Engine:
             settings = {"threads": 1, "max_prompt": 64, "max_steps": 128, "block_steps": 1, "buffer_steps": BUFFER}
-            config = EngineConfig.model_validate({"slots": slots, **settings})
+            config = EngineConfig.varied(dict(slots=slots, **settings))
             return engines.enter_context(closing(Engine(config, demo, factory=factory)))
 
         yield make

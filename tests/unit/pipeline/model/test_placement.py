@@ -11,8 +11,8 @@ from pipeline.model.gpu import placement
 @pytest.mark.parametrize(("has_gpu", "device"), [(True, "cuda"), (False, "cpu")])
 def test_auto_is_the_gpu_that_the_process_sees(monkeypatch, has_gpu, device):
     monkeypatch.setattr(placement, "sees_gpu", lambda: has_gpu)
-    asked = EngineConfig(device="auto", slots=3, buffer_steps=512)
-    assert placement.on_this_machine(asked) == EngineConfig(device=device, slots=3, buffer_steps=512)
+    asked = EngineConfig(device="auto", slots=3)
+    assert placement.on_this_machine(asked) == EngineConfig(device=device, slots=3)
     assert placement.on_this_machine(VocoderConfig(device="auto")).device == device
     both = PipelineConfig(engine=asked, vocoder=VocoderConfig(device="cpu"))
     found = placement.pipeline_on_this_machine(both)
@@ -25,13 +25,6 @@ def test_settings_that_the_found_device_cannot_take_are_refused(monkeypatch):
     asked = EngineConfig(device="auto", dtype="bfloat16", weights="int8", decode="torch")
     with pytest.raises(ConfigError, match="device auto is cpu in this process"):
         placement.on_this_machine(asked)
-
-
-def test_a_buffer_that_holds_a_round_of_a_cpu_only_is_refused_for_auto_too():
-    settings = {"buffer_steps": 20, "steps_per_round": 8, "block_steps": 4}
-    EngineConfig.model_validate(settings)
-    with pytest.raises(ValueError, match="must hold"):
-        EngineConfig.model_validate(settings | {"device": "auto", "block_steps": 5})
 
 
 def test_the_fingerprint_is_that_of_the_device_found(monkeypatch, demo):

@@ -7,12 +7,12 @@ import pytest
 from tokenizers import Tokenizer
 
 from pipeline.checkpoint.layout import TOKENIZER_FILE
-from pipeline.config import TextConfig
 from pipeline.errors import NoSpeakableText
 from pipeline.text.frontend import LocalTextFrontend
+from pipeline.text.segment import SegmentLimits
 from pipeline.types import Head, RefineParams, SynthesisRequest, Voice
 
-CONFIG = TextConfig(max_segment_chars=30, first_segment_chars=16, base_steps=10, steps_per_char=2, refine_steps=50)
+CONFIG = SegmentLimits(max_segment_chars=30, first_segment_chars=16, base_steps=10, steps_per_char=2, refine_steps=50)
 VOICES = {"v": Voice("v", np.ones(16, np.float16))}
 
 

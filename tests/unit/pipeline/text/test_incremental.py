@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.config import TextConfig
 from pipeline.text.incremental import LEAST_WEIGHT, GrowingText, Part
 from pipeline.text.normalize import normalize
 from pipeline.text.speech_text import build_speech_text
@@ -60,7 +59,7 @@ def parts_of(text: str, places: list[int], flushes: set[int], *, sentences: bool
 
 
 def spoken(text: str) -> SpeechText:
-    return build_speech_text(SynthesisRequest("r", text, "default"), TextConfig())
+    return build_speech_text(SynthesisRequest("r", text, "default"))
 
 
 def squeezed(text: str) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from pipeline.config import TextConfig
 from pipeline.errors import EngineDead, NoSpeakableText, TextTooHard, WorkerDied
 from pipeline.text.frontend import LocalTextFrontend
+from pipeline.text.isolation import frontend as isolation
 from pipeline.text.isolation import frontend as module
 from pipeline.text.isolation.frontend import IsolatedFrontend
 from pipeline.types import SynthesisRequest, Voice
@@ -44,8 +44,8 @@ def request(text: str) -> SynthesisRequest:
     return SynthesisRequest("r", text, "v")
 
 
-def isolated(root: Path, **config: Any) -> IsolatedFrontend:
-    return IsolatedFrontend(root, TextConfig(**config), max_prompt=256, max_steps=512)
+def isolated(root: Path) -> IsolatedFrontend:
+    return IsolatedFrontend(root, max_prompt=256, max_steps=512)
 
 
 async def read_text(frontend: IsolatedFrontend, text: str = "hi") -> str:
@@ -68,7 +68,7 @@ def state(process: int) -> str:
 def test_it_answers_as_the_front_end_itself(demo_root, run):
     async def ask() -> None:
         theirs_from = isolated(demo_root)
-        ours_from = LocalTextFrontend(demo_root, TextConfig(), max_prompt=256, max_steps=512)
+        ours_from = LocalTextFrontend(demo_root, max_prompt=256, max_steps=512)
         text = request("Hello there, 2 of you! 他说：“你好。”")
         assert await theirs_from.read(text) == await ours_from.read(text)
         theirs, ours = await theirs_from.plan(text, VOICES), await ours_from.plan(text, VOICES)
@@ -84,14 +84,15 @@ def test_it_answers_as_the_front_end_itself(demo_root, run):
     run(ask())
 
 
-def test_a_text_that_takes_too_long_is_refused_and_the_next_one_read(demo_root, run):
+def test_a_text_that_takes_too_long_is_refused_and_the_next_one_read(demo_root, run, monkeypatch):
     async def ask() -> None:
-        frontend = isolated(demo_root, cpu_s_per_1000_chars=0.0005)
+        monkeypatch.setattr(isolation, "CPU_S_PER_1000_CHARS", 0.0005)
+        frontend = isolated(demo_root)
         with pytest.raises(TextTooHard) as refused:
             # The kernel looks at processor time a hundred times a second.
             await frontend.read(request(LONG))
         assert refused.value.param == "input"
-        frontend._cpu_s = 5.0
+        monkeypatch.setattr(isolation, "CPU_S_PER_1000_CHARS", 5.0)
         assert await read_text(frontend) == "hi"
 
     run(ask())
@@ -184,42 +185,45 @@ def test_a_worker_killed_in_the_middle_of_an_answer_names_itself_once(demo_root,
     run(ask())
 
 
-def test_a_stopped_worker_is_killed_and_replaced(demo_root, run):
+def test_a_stopped_worker_is_killed_and_replaced(demo_root, run, monkeypatch):
     async def ask() -> None:
-        frontend = isolated(demo_root, hang_timeout_s=0.5)
+        monkeypatch.setattr(isolation, "HANG_S", 0.5)
+        frontend = isolated(demo_root)
         assert await read_text(frontend) == "hi"
         stopped = pid(frontend)
         os.kill(stopped, signal.SIGSTOP)
         await until(lambda: state(stopped) == "T")
-        with pytest.raises(WorkerDied, match="hang_timeout_s"):
+        with pytest.raises(WorkerDied, match="gave no answer in"):
             await read_text(frontend)
         assert state(stopped) == ""
-        frontend._wall_s = PATIENCE_S
+        monkeypatch.setattr(isolation, "HANG_S", PATIENCE_S)
         assert await read_text(frontend) == "hi"
         assert frontend.stats().restarts == 1
 
     run(ask())
 
 
-def test_the_health_check_finds_an_idle_worker_that_is_stopped(demo_root, run):
+def test_the_health_check_finds_an_idle_worker_that_is_stopped(demo_root, run, monkeypatch):
     async def ask() -> None:
-        frontend = isolated(demo_root, hang_timeout_s=0.5)
+        monkeypatch.setattr(isolation, "HANG_S", 0.5)
+        frontend = isolated(demo_root)
         await frontend.check_health()
         stopped = pid(frontend)
         os.kill(stopped, signal.SIGSTOP)
         with pytest.raises(EngineDead):
             await frontend.check_health()
         assert state(stopped) == ""
-        frontend._wall_s = PATIENCE_S
+        monkeypatch.setattr(isolation, "HANG_S", PATIENCE_S)
         await frontend.check_health()
         assert pid(frontend) != stopped
 
     run(ask())
 
 
-def test_the_health_check_does_not_wait_behind_a_long_reading(demo_root, run):
+def test_the_health_check_does_not_wait_behind_a_long_reading(demo_root, run, monkeypatch):
     async def ask() -> None:
-        frontend = isolated(demo_root, hang_timeout_s=PATIENCE_S)
+        monkeypatch.setattr(isolation, "HANG_S", PATIENCE_S)
+        frontend = isolated(demo_root)
         await frontend.check_health()
         os.kill(pid(frontend), signal.SIGSTOP)
         reading = asyncio.create_task(read_text(frontend))

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from pipeline.checkpoint.layout import TOKENIZER_FILE
-from pipeline.config import TextConfig
 from pipeline.errors import NoSpeakableText, PartlyUnspeakable, TextTooLong
 from pipeline.spec import CONTROL_TAGS
 from pipeline.text.frontend import LocalTextFrontend
@@ -24,7 +23,7 @@ VOICES = {"v": Voice("v", np.ones(16, np.float16))}
 
 
 def frontend(root) -> LocalTextFrontend:
-    return LocalTextFrontend(root, TextConfig(), max_prompt=2048, max_steps=2048)
+    return LocalTextFrontend(root, max_prompt=2048, max_steps=2048)
 
 
 @pytest.fixture(scope="module")

@@ -6,19 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.config import TextConfig
 from pipeline.spec import CONTROL_TAGS
 from pipeline.text.markup.control_tags import neutralise, split_tags
-from pipeline.text.segment import LEAST_STEPS_OF_A_WORD, least_steps, letter_weight, max_steps, predicted_steps, split
+from pipeline.text.segment import (
+    LEAST_STEPS_OF_A_WORD,
+    SegmentLimits,
+    least_steps,
+    letter_weight,
+    max_steps,
+    predicted_steps,
+    split,
+)
 
-CONFIG = TextConfig(first_clause_chars=8, first_segment_chars=20, min_segment_chars=20, max_segment_chars=40)
+CONFIG = SegmentLimits(first_clause_chars=8, first_segment_chars=20, min_segment_chars=20, max_segment_chars=40)
 TEXTS = st.lists(
     st.sampled_from(["hello", "a", "B", " ", ". ", ", ", "。", "，", "、", "你好", "世", ".", "\n", *sorted(CONTROL_TAGS)[:4]]),
     max_size=120,
 ).map("".join)  # fmt: skip
 
 
-def pieces(text: str, config: TextConfig = CONFIG) -> list[str]:
+def pieces(text: str, config: SegmentLimits = CONFIG) -> list[str]:
     return [text[start:stop] for start, stop in split(text, config)]
 
 
@@ -118,7 +125,7 @@ def test_cuts(text, expected):
 
 
 def test_later_pieces_end_at_the_last_sentence_that_is_long_enough_else_at_a_clause():
-    config = TextConfig(first_clause_chars=1, first_segment_chars=8, min_segment_chars=20, max_segment_chars=40)
+    config = SegmentLimits(first_clause_chars=1, first_segment_chars=8, min_segment_chars=20, max_segment_chars=40)
     text = "Go. Now this is a sentence. And this one goes on, with a clause that is far too long for it."
     assert pieces(text, config) == [
         "Go.", "Now this is a sentence.", "And this one goes on,", "with a clause that is", "far too long for it.",
@@ -126,7 +133,7 @@ def test_later_pieces_end_at_the_last_sentence_that_is_long_enough_else_at_a_cla
 
 
 def test_no_leftover_of_a_word_or_two():
-    config = TextConfig(first_clause_chars=1, first_segment_chars=8, min_segment_chars=20, max_segment_chars=40)
+    config = SegmentLimits(first_clause_chars=1, first_segment_chars=8, min_segment_chars=20, max_segment_chars=40)
     *_, last = pieces("Go. aaaa bbbb cccc dddd eeee ffff gggg hhhh ii", config)
     assert letter_weight(last) >= 20
 
@@ -147,7 +154,7 @@ def test_the_first_segment_is_the_short_one():
 
 
 def test_a_first_limit_above_the_other_does_not_lengthen_it():
-    config = TextConfig(max_segment_chars=16, first_segment_chars=60)
+    config = SegmentLimits(max_segment_chars=16, first_segment_chars=60)
     assert pieces("aaaa " * 20, config)[0] == "aaaa aaaa aaaa"
 
 
@@ -158,7 +165,7 @@ def test_weights():
 
 
 def test_step_caps():
-    config = TextConfig(base_steps=10, steps_per_char=1.5)
+    config = SegmentLimits(base_steps=10, steps_per_char=1.5)
     assert max_steps("", config, 1000) == 10
     assert max_steps("abc", config, 1000) == 15  # 10 + ceil(4.5)
     assert max_steps("你", config, 1000) == 15

@@ -6,16 +6,15 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from pipeline.checkpoint.layout import TOKENIZER_FILE
-from pipeline.config import TextConfig
 from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText, PartlyUnspeakable
 from pipeline.text.markup.say_as import expand_say_as
 from pipeline.text.markup.ssml import parse
-from pipeline.text.segment import letter_weight
+from pipeline.text.segment import SegmentLimits, letter_weight
 from pipeline.text.speech_text import build_speech_text
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import LexiconEntry, PronunciationKind, Segment, SpeechText, SynthesisRequest, Voice
 
-CONFIG = TextConfig()
+CONFIG = SegmentLimits()
 SOUP = st.lists(
     st.sampled_from(["[Stts]", "[Ptts]", "[spk_emb]", "[speed_3]", "[laugh]", "[S", "tts]", "[", "]", "［Stts］", "a 你1"])
     | st.text(max_size=4),

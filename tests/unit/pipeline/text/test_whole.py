@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.config import TextConfig
 from pipeline.text.normalize.chinese_words import words_of
+from pipeline.text.segment import SegmentLimits
 from pipeline.text.speech_text import build_speech_text
 from pipeline.types import Segment, SynthesisRequest
 from tests.support.effort import examples
 
-SHORT = TextConfig(first_clause_chars=8, first_segment_chars=30, min_segment_chars=20, max_segment_chars=60)
+SHORT = SegmentLimits(first_clause_chars=8, first_segment_chars=30, min_segment_chars=20, max_segment_chars=60)
 PLAIN = st.sampled_from(
     [
         *("今天", "我们", "一起", "去", "公园", "散步", "然后", "回家", "吃饭", "因为"),
@@ -23,7 +23,7 @@ NAMES = ["欧阳娜娜", "乔治·布什", "iPhone 16 Pro Max", "New York", "Dr.
 COUNTS = ["7999元", "3个", "百分之五点六", "一百二十三万", "25%", "2024年"]
 
 
-def segments(text: str, config: TextConfig = SHORT) -> tuple[Segment, ...]:
+def segments(text: str, config: SegmentLimits = SHORT) -> tuple[Segment, ...]:
     return build_speech_text(SynthesisRequest("r", text, "v", language="zh"), config).segments
 
 
@@ -78,7 +78,7 @@ STORY_NAMES = ("张晓红", "中关村", "新华书店", "人工智能", "埃隆
 
 
 @pytest.mark.parametrize("shift", range(0, 26, 5))
-@pytest.mark.parametrize("config", [SHORT, TextConfig()], ids=["short", "default"])
+@pytest.mark.parametrize("config", [SHORT, SegmentLimits()], ids=["short", "default"])
 def test_names_words_and_items_of_a_story_stay_whole_wherever_the_cuts_fall(config, shift):
     text = "好" * shift + STORY
     found = build_speech_text(SynthesisRequest("r", text, "v"), config)

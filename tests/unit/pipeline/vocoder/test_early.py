@@ -72,7 +72,7 @@ def whole(vocoder: Vocoder, hidden: np.ndarray, arrivals: list[int], latency=Lat
 @pytest.fixture(scope="module", params=METHODS)
 def vocoder(request):
     changes = {"look_ahead": REACH, "rows": 2} if request.param == "windows" else {}
-    with closing(Vocoder(VocoderConfig(method=request.param, threads=1, **changes), checkpoint())) as made:
+    with closing(Vocoder(VocoderConfig.varied(dict(method=request.param, threads=1, **changes)), checkpoint())) as made:
         yield made
 
 

@@ -195,11 +195,11 @@ def test_the_matrix_is_the_inverse_fourier_transform_and_its_window():
 @needs_native
 def test_only_a_cpu_with_exact_look_ahead_carries_by_itself():
     assert make_strategy(VocoderConfig(), demo()).traits.is_stateful
-    assert not make_strategy(VocoderConfig(look_ahead=8), demo()).traits.is_stateful
+    assert not make_strategy(VocoderConfig.varied({"look_ahead": 8}), demo()).traits.is_stateful
     assert not make_strategy(VocoderConfig(method="windows"), demo()).traits.is_stateful
     for wrong in ({"look_ahead": 8}, {"device": "cuda"}):
         with pytest.raises(ValueError, match="method incremental needs"):
-            VocoderConfig(method="incremental", **wrong)
+            VocoderConfig.varied(dict(method="incremental", **wrong))
 
 
 @pytest.fixture
@@ -252,7 +252,7 @@ def test_a_vocoder_of_windows_refuses_feeds():
 
 @needs_native
 def test_a_streams_first_chunk_goes_before_the_rest():
-    method = make_strategy(VocoderConfig(chunk_steps=(4,)), demo())
+    method = make_strategy(VocoderConfig.varied({"chunk_steps": (4,)}), demo())
     first = method.traits.look_ahead + 4
     rows = make_rows(60, use_decoder=True)
     memory = np.zeros(0, np.float32)

@@ -14,12 +14,13 @@ from pipeline.errors import AtCapacity, EngineDead, EngineFault
 from pipeline.paths import cache_home
 from pipeline.spec import HOP, SAMPLES_PER_STEP
 from pipeline.types import HiddenWindow
+from pipeline.vocoder import vocoder as vocoder_module
 from pipeline.vocoder.strategies import DecodeStrategy, WindowedStrategy
-from pipeline.vocoder.vocoder import Vocoder
+from pipeline.vocoder.vocoder import CALL_TIMEOUT_S, Vocoder
 from pipeline.vocoder.windowed.network import WindowCalls
 
-CONFIG = VocoderConfig(method="windows", threads=1, chunk_steps=(4, 6), look_ahead=7, rows=4)
-TINY = VocoderConfig(method="windows", chunk_steps=(1, 2), look_ahead=1, rows=2, max_waiting=4)
+CONFIG = VocoderConfig.varied({"method": "windows", "threads": 1, "chunk_steps": (4, 6), "look_ahead": 7, "rows": 4})
+TINY = VocoderConfig.varied({"method": "windows", "chunk_steps": (1, 2), "look_ahead": 1, "rows": 2})
 DEADLINE_S = 10.0
 
 
@@ -168,7 +169,7 @@ def test_a_streams_first_window_overtakes_those_of_streams_that_already_play():
 
 def test_the_window_whose_listener_needs_it_first_goes_first_and_none_waits_for_ever():
     calls, now = GatedCalls(), [100.0]
-    config = TINY.model_copy(update={"rows": 1, "max_waiting": 16})
+    config = TINY.model_copy(update={"rows": 1})
 
     def playing(number: int, lead_s: float) -> HiddenWindow:
         return replace(make_window(TINY, 1, size=2, fill=number), valid_start=0, lead_s=lead_s)
@@ -218,7 +219,9 @@ def test_a_caller_cancelled_during_its_call_disturbs_nobody():
     asyncio.run(scenario())
 
 
-def test_a_full_waiting_room_refuses_and_says_when_to_come_again():
+def test_a_full_waiting_room_refuses_and_says_when_to_come_again(monkeypatch):
+    monkeypatch.setattr(vocoder_module, "MAX_WAITING", 4)
+
     async def scenario() -> None:
         calls = GatedCalls()
         with running(TINY, None, factory=calls.make) as vocoder:
@@ -265,10 +268,10 @@ def test_a_call_that_hangs_fails_the_health_check():
         caller = threading.Thread(target=vocoder.decode_batch, args=([numbered(1)],))
         caller.start()
         assert calls.entered.wait(DEADLINE_S)
-        now[0] += TINY.call_timeout_s
+        now[0] += CALL_TIMEOUT_S
         vocoder.check_health()
         now[0] += 1
-        with pytest.raises(EngineDead, match="call_timeout_s"):
+        with pytest.raises(EngineDead, match="the limit is 8 s"):
             vocoder.check_health()
         calls.gate.set()
         caller.join()

@@ -14,6 +14,7 @@ from pipeline.errors import ConfigError
 from pipeline.yaml_loader import parse_yaml
 from serve.config.app_config import PROJECT
 from serve.config.config_file import check_file, find_mistakes
+from serve.config.messages import FORMER
 from serve.config.model_versions import deployments_of
 from tests.support.effort import examples
 
@@ -51,6 +52,23 @@ def test_shipped_files_are_right(path):
     checked = check_file(path)
     assert checked.app.source == f"configs/{path.name}"
     assert {d["name"] for d in checked.document["applications"][0]["deployments"]} == set(deployments_of(checked.app.versions))
+
+
+PLACES = {"compat": "models.a@1.compat", "engine": "pipeline.engine", "vocoder": "pipeline.vocoder", "probe": "user_config.probe"}
+
+
+@pytest.mark.parametrize("key", FORMER)
+def test_a_former_key_is_refused_with_what_holds_now(key: str):
+    document = copy.deepcopy(DOCUMENTS["dev.yaml"])
+    (application,) = document["applications"]
+    section, _, name = key.rpartition(".")
+    path = [*PLACES.get(section, "pipeline" if key == "text" else section).split("."), name]
+    at = application["deployments"][0] if path[0] == "user_config" else application["args"]
+    for part in filter(None, path[:-1]):
+        at = at.setdefault(part, {})
+    at[name] = {}
+    (mistake,) = find_mistakes(document)
+    assert mistake.endswith(f"{key}: no key since 0.3: {FORMER[key]}. Remove it")
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -136,7 +154,6 @@ def test_any_mutation_of_any_key_is_refused_with_its_path(data):
         (("args", "limits", "max_in_flight", -1), "applications[0].args.limits.max_in_flight"),
         (("import_path", "serve.app:build"), "must be serve.app:build_app"),
         (("deployments", 0, "max_ongoing_requests", 5), "Ingress.max_ongoing_requests: 5 is below"),
-        (("args", "limits", "max_receiving", 300), "Ingress.max_ongoing_requests: 512 is below"),
         (
             ("args", "conversations", {"max_sockets": 10_000}),
             "is below limits.max_in_flight + conversations.max_sockets = 10024",

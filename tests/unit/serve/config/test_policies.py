@@ -16,7 +16,6 @@ from serve.config.policies import DegradeConfig
         {"steps": ["bulk", "refine"]},
         {"steps": ["refine", "refine"]},
         {"steps": ["music"]},
-        {"escalate_above": 0.5, "recover_below": 0.5},
     ],
 )
 def test_a_ladder_that_makes_no_sense_is_refused(wrong):

@@ -42,7 +42,7 @@ def code_of(answer: bytes) -> str:
 
 
 def test_slow_senders_take_no_place():
-    services = make_services(Speaker(), LimitsConfig(max_in_flight=4, max_receiving=65))
+    services = make_services(Speaker(), LimitsConfig(max_in_flight=4))
     with serving(services) as live, senders(live, 64):
         wait_until(lambda: services.bodies.arriving == 64)
         assert services.speech.admission.in_flight == 0
@@ -51,8 +51,9 @@ def test_slow_senders_take_no_place():
 
 
 @pytest.mark.parametrize(("head", "start"), [(POST, b"{"), (FORM, FORM_START)], ids=["json", "form"])
-def test_of_too_many_bodies_the_slowest_gives_way(head: str, start: bytes):
-    services = make_services(Speaker(), LimitsConfig(max_receiving=4))
+def test_of_too_many_bodies_the_slowest_gives_way(head: str, start: bytes, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(body_reader, "MAX_RECEIVING", 4)
+    services = make_services(Speaker())
     object.__setattr__(services.voices.maker.config, "clone", True)
     with serving(services) as live, senders(live, 4, start, head) as first:
         wait_until(lambda: services.bodies.arriving == 4)
@@ -72,7 +73,8 @@ def test_the_newest_body_stays_however_close_behind_the_others_it_comes(monkeypa
 
     async def arrive() -> None:
         began = asyncio.get_running_loop().time()
-        reader = BodyReader(LimitsConfig(max_receiving=2))
+        monkeypatch.setattr(body_reader, "MAX_RECEIVING", 2)
+        reader = BodyReader(LimitsConfig())
         readings = []
         for number in range(4):
             monkeypatch.setattr(body_reader, "_now", lambda number=number: began + number * 1e-6)
@@ -98,8 +100,9 @@ def client_has_answer(client: socket.socket) -> bool:
         client.settimeout(20)
 
 
-def test_bodies_are_bounded_in_bytes_together():
-    services = make_services(Speaker(), LimitsConfig(max_receiving_bytes=100_000))
+def test_bodies_are_bounded_in_bytes_together(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(body_reader, "MAX_RECEIVING_BYTES", 100_000)
+    services = make_services(Speaker())
     with serving(services) as live, senders(live, 1, b"x" * 60_000, size=90_000) as (first,):
         wait_until(lambda: services.bodies.arriving == 1)
         with senders(live, 1, b"x" * 60_000, size=90_000) as (second,):
@@ -109,8 +112,9 @@ def test_bodies_are_bounded_in_bytes_together():
     wait_until(lambda: services.bodies.arriving == 0)
 
 
-def test_a_body_that_dribbles_is_let_go_long_before_the_longest_time():
-    limits = LimitsConfig(body_grace_s=0.1, body_min_bytes_per_s=1_000_000, body_timeout_s=600)
+def test_a_body_that_dribbles_is_let_go_long_before_the_longest_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(body_reader, "GRACE_S", 0.1)
+    limits = LimitsConfig(body_min_bytes_per_s=1_000_000, body_timeout_s=600)
     services = make_services(Speaker(), limits)
     with serving(services) as live, senders(live, 1, size=10_000) as (client,):
 

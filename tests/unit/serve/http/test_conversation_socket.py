@@ -193,7 +193,7 @@ def test_what_is_wrong_is_refused_in_words_and_the_socket_stays(live):
 
 
 def test_a_message_is_measured_in_bytes_as_in_http_and_beyond_a_mebibyte_the_socket_closes():
-    with serving(make_services(Speaker(), LimitsConfig(max_body_bytes=2000))) as server, talking(server) as client:
+    with serving(make_services(Speaker(), LimitsConfig.varied({"max_body_bytes": 2000}))) as server, talking(server) as client:
         for letters in ("x" * 2000, "你" * 700):
             client.connection.send('{"type": "text", "text": "' + letters + '"}')
             assert client.hear()["error"]["code"] == "body_too_large"

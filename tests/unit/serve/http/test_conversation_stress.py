@@ -69,7 +69,7 @@ class House:
 def house(speaker: Speaker | None = None, limits: LimitsConfig | None = None) -> Iterator[House]:
     """Opens a house, and fails if something is left in it."""
     speaker = speaker or Speaker(chunks=2)
-    services = make_services(speaker, limits, conversations=ConversationsConfig(max_lead_s=600, lead_s=600))
+    services = make_services(speaker, limits, conversations=ConversationsConfig.varied({"max_lead_s": 600.0, "lead_s": 600.0}))
     with (
         tempfile.TemporaryDirectory(prefix="ha-", dir="/tmp", ignore_cleanup_errors=True) as folder,
         serving(services, wrap=healthy) as live,
@@ -195,7 +195,7 @@ def test_messages_of_a_mib(tongue: Tongue):
                 await client.say("x" * MOST_MESSAGE_BYTES)
             assert await client.closed() == 1009
 
-    with house(limits=LimitsConfig(max_body_bytes=MOST_BYTES)) as at:
+    with house(limits=LimitsConfig.varied({"max_body_bytes": MOST_BYTES})) as at:
         asyncio.run(beside(at.port, lambda: work(at.port)))
 
 

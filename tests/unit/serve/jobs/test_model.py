@@ -133,7 +133,7 @@ class Replica:
     def __init__(self, url: str, folder: Path, trouble: Trouble) -> None:
         speech = make_speech_services(Speaker(chunks=1))
         self.store = TroubledStore(open_store(url), trouble)
-        self.desk = JobDesk(JobsConfig(lease_s=0.5, max_jobs_per_key=2), self.store, folder, speech)
+        self.desk = JobDesk(JobsConfig.varied({"lease_s": 0.5, "max_jobs_per_key": 2}), self.store, folder, speech)
         self._running = asyncio.create_task(JobRunner(self.desk, speech, look_s=0.02).run())
 
     async def end(self) -> None:

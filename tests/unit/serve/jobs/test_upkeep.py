@@ -86,7 +86,7 @@ def test_a_record_of_another_release_stays_with_its_files_and_fails_no_list(tmp_
 def test_a_script_of_another_release_stops_no_runner(tmp_path: Path, script: bytes):
     async def run() -> None:
         services = make_speech_services(Speaker(chunks=1))
-        desk = make_jobs(services, JobsConfig(lease_s=0.5), tmp_path)
+        desk = make_jobs(services, JobsConfig.varied({"lease_s": 0.5}), tmp_path)
         jobs = []
         for number in range(2):
             body = JobBody(input=f"Number {number}.", seed=1, voice="default", response_format="wav")

@@ -13,7 +13,6 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from pipeline.errors import EngineDead, SynthesisError
 from pipeline.types import Admission, FinishReason, Lane, Position, Prompt, SamplingParams, SchedulingParams, StepBlock
-from serve.config.policies import QuarantineConfig
 from serve.observability.stage_timings import CURRENT_TIMINGS, StageTimings
 from serve.remote import remote_stages
 from serve.remote.remote_stages import RemoteGenerator
@@ -85,7 +84,7 @@ class Replicas:
 
 def listen(replicas: Replicas, prompt: Prompt | None = None, timings: StageTimings | None = None) -> list[StepBlock]:
     async def collect() -> list[StepBlock]:
-        with Quarantine(QuarantineConfig()).admit(b"digest") as tracked:
+        with Quarantine().admit(b"digest") as tracked:
             CURRENT_REQUEST.set(tracked)
             CURRENT_TIMINGS.set(timings)
             stream = RemoteGenerator(replicas).generate(prompt or make_prompt(), SamplingParams(), timeout_s=5)

@@ -22,7 +22,7 @@ from pipeline.cache.cache import CodeCache
 from pipeline.cache.cached_generator import CachedModel
 from pipeline.cache.key import Kept
 from pipeline.checkpoint.weights import open_checkpoint
-from pipeline.config import EngineConfig, SpeechConfig, TextConfig, VocoderConfig
+from pipeline.config import EngineConfig, SpeechConfig, VocoderConfig
 from pipeline.engine.engine import Engine
 from pipeline.errors import EngineDead, RequestQuarantined
 from pipeline.synthesizer import Synthesizer
@@ -45,7 +45,6 @@ from pipeline.types import (
     Voice,
 )
 from pipeline.vocoder.vocoder import Vocoder
-from serve.config.policies import QuarantineConfig
 from serve.http.services import Services
 from serve.observability.stage_timings import CURRENT_TIMINGS, StageTimings
 from serve.remote import remote_stages
@@ -154,8 +153,8 @@ class House:
 @contextmanager
 def opened(root: Path, **changes: Any) -> Iterator[House]:
     checkpoint = open_checkpoint(root)
-    config = EngineConfig(**{"slots": 2, "device": "cpu", "dtype": "float32", "max_steps": 96, "block_steps": 8, **changes})
-    frontend = LocalTextFrontend(root, TextConfig(), max_prompt=config.max_prompt, max_steps=config.max_steps)
+    config = EngineConfig.varied(dict(**{"slots": 2, "max_steps": 96, "block_steps": 8, **changes}))
+    frontend = LocalTextFrontend(root, max_prompt=config.max_prompt, max_steps=config.max_steps)
     engines = (Engine(config, checkpoint), Engine(config, checkpoint))
     vocoder = Vocoder(VocoderConfig(device="cpu"), checkpoint)
     yield House(frontend, vocoder, Voices(checkpoint.gpt_spec.width), engines)
@@ -276,7 +275,7 @@ def test_while_a_version_is_rolled_out_a_reply_of_the_old_one_is_cut_and_says_so
 
 
 def test_a_request_that_kills_ends_two_replicas_and_is_cut_and_refused(house: House):
-    quarantine = Quarantine(QuarantineConfig())
+    quarantine = Quarantine()
     mortals = Mortals(house.engines, [3] * 9)
     deadly = request(SENTENCE)
 

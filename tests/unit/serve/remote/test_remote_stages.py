@@ -27,8 +27,8 @@ from pipeline.errors import (
     WorkerDied,
 )
 from pipeline.types import FinishReason, Followed, Position, Prompt, SamplingParams, StepBlock, SynthesisRequest
-from serve.config.policies import BreakerConfig, QuarantineConfig
 from serve.remote.remote_stages import RemoteDecoder, RemoteFollower, RemoteFrontend, RemoteGenerator, to_domain
+from serve.resilience import circuit_breaker
 from serve.resilience.circuit_breaker import Breaker
 from serve.resilience.quarantine import CURRENT_REQUEST, Quarantine
 from tests.support.factories import make_prompt
@@ -129,9 +129,10 @@ def test_a_second_try_needs_time_left():
     assert len(handle.timeouts_s) == 1
 
 
-def test_an_open_breaker_asks_no_replica():
+def test_an_open_breaker_asks_no_replica(monkeypatch):
+    monkeypatch.setattr(circuit_breaker, "MIN_FAILURES", 1)
     handle = Handle([block(0, FinishReason.EOS)])
-    breaker = Breaker("acoustic", BreakerConfig(min_failures=1))
+    breaker = Breaker("acoustic")
     with pytest.raises(EngineDead), breaker.watch():
         raise EngineDead("dead")
 
@@ -175,7 +176,7 @@ def observe(
     *works: Callable[[], Awaitable[object]], clock: Callable[[], float] = time.monotonic
 ) -> tuple[Quarantine, list[object]]:
     """Works of one request, all at once, and what came of each."""
-    quarantine = Quarantine(QuarantineConfig(), clock=clock)
+    quarantine = Quarantine(clock=clock)
 
     async def run() -> list[object]:
         with quarantine.admit(b"digest") as tracked:
@@ -276,7 +277,7 @@ def test_a_text_whose_worker_dies_is_read_once_more():
 def test_a_text_that_ends_two_workers_is_a_503_and_read_by_no_third():
     texts = Texts(WorkerDied("ended", worker="a"), WorkerDied("ended", worker="b"), "script")
     frontend = RemoteFrontend(texts)
-    quarantine = Quarantine(QuarantineConfig())
+    quarantine = Quarantine()
     request = SynthesisRequest("r", "hi", "v")
 
     async def run() -> None:
@@ -292,7 +293,7 @@ def test_a_text_that_ends_two_workers_is_a_503_and_read_by_no_third():
 
 def test_workers_that_cannot_be_started_count_against_no_text():
     frontend = RemoteFrontend(Texts(*[EngineDead("no text worker can be started")] * 4, "script"))
-    quarantine = Quarantine(QuarantineConfig())
+    quarantine = Quarantine()
 
     async def run() -> None:
         for _ in range(2):

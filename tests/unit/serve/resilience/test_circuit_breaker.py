@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pipeline.errors import AtCapacity, EngineDead, InvalidRequest, NonFiniteOutput, StageUnavailable, SynthesisError
-from serve.config.policies import BreakerConfig
-from serve.resilience.circuit_breaker import Breaker, State
+from serve.resilience import circuit_breaker
+from serve.resilience.circuit_breaker import MIN_FAILURES, OPEN_S, SILENCE_S, WINDOW_S, Breaker, State
 from tests.support.clock import HeldClock
 
-CONFIG = BreakerConfig(min_failures=3, failure_ratio=0.5, window_s=20, open_s=2, silence_s=3)
 FAULTS = [EngineDead("dead"), RuntimeError("a bug")]
 NO_FAULTS = [
     AtCapacity("full", retry_after_s=1),
@@ -36,20 +35,20 @@ def call(breaker: Breaker, error: BaseException | None = None) -> None:
 
 def fail(breaker: Breaker) -> None:
     """Calls that fail, as many as open it."""
-    for _ in range(CONFIG.min_failures):
+    for _ in range(MIN_FAILURES):
         call(breaker, EngineDead("dead"))
     assert breaker.state is State.OPEN
 
 
 def fall_silent(breaker: Breaker, clock: HeldClock) -> None:
     """Calls under way without a sign of life, for as long as opens it, and no replica that is well."""
-    clock.now += CONFIG.silence_s
+    clock.now += SILENCE_S
     breaker.judge_silence(is_well=False, has_work=False)
     assert breaker.state is State.OPEN
 
 
 def opened(clock: HeldClock) -> Breaker:
-    breaker = Breaker("acoustic", CONFIG, clock=clock)
+    breaker = Breaker("acoustic", clock=clock)
     fail(breaker)
     return breaker
 
@@ -57,20 +56,20 @@ def opened(clock: HeldClock) -> Breaker:
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_it_opens_after_enough_failures_and_names_the_time_to_try_again(fault):
     clock = HeldClock()
-    breaker = Breaker("acoustic", CONFIG, clock=clock)
-    for _ in range(CONFIG.min_failures):
+    breaker = Breaker("acoustic", clock=clock)
+    for _ in range(MIN_FAILURES):
         assert breaker.state is State.CLOSED
         call(breaker, fault)
     clock.now += 0.5
     with pytest.raises(StageUnavailable, match="acoustic") as refusal:
         call(breaker)
     assert refusal.value.retry_after_s == pytest.approx(1.5)
-    assert breaker.summary() == {"state": "open", "failures": 3, "opened": 1, "retries": 0}
+    assert breaker.summary() == {"state": "open", "failures": MIN_FAILURES, "opened": 1, "retries": 0}
 
 
 @pytest.mark.parametrize("error", NO_FAULTS, ids=repr)
 def test_clients_load_and_single_rows_open_nothing(error):
-    breaker = Breaker("acoustic", CONFIG, clock=HeldClock())
+    breaker = Breaker("acoustic", clock=HeldClock())
     for _ in range(20):
         call(breaker, error)
     assert breaker.state is State.CLOSED
@@ -78,7 +77,7 @@ def test_clients_load_and_single_rows_open_nothing(error):
 
 
 def test_failures_that_are_few_among_many_open_nothing():
-    breaker = Breaker("vocoder", CONFIG, clock=HeldClock())
+    breaker = Breaker("vocoder", clock=HeldClock())
     for _ in range(20):
         call(breaker)
         call(breaker)
@@ -88,17 +87,17 @@ def test_failures_that_are_few_among_many_open_nothing():
 
 def test_old_failures_do_not_count():
     clock = HeldClock()
-    breaker = Breaker("text", CONFIG, clock=clock)
+    breaker = Breaker("text", clock=clock)
     for _ in range(20):
         call(breaker, EngineDead("dead"))
-        clock.now += CONFIG.window_s / (CONFIG.min_failures - 1) + 0.01
+        clock.now += WINDOW_S / (MIN_FAILURES - 1) + 0.01
     assert breaker.state is State.CLOSED
 
 
 def test_one_call_tries_and_its_answer_closes():
     clock = HeldClock()
     breaker = opened(clock)
-    clock.now += CONFIG.open_s
+    clock.now += OPEN_S
     with breaker.watch() as trial:
         assert breaker.state is State.HALF_OPEN
         with pytest.raises(StageUnavailable):
@@ -112,7 +111,7 @@ def test_one_call_tries_and_its_answer_closes():
 def test_a_failed_try_opens_again():
     clock = HeldClock()
     breaker = opened(clock)
-    clock.now += CONFIG.open_s
+    clock.now += OPEN_S
     call(breaker, EngineDead("still dead"))
     with pytest.raises(StageUnavailable):
         call(breaker)
@@ -122,7 +121,7 @@ def test_a_failed_try_opens_again():
 def test_a_try_that_is_given_up_leaves_its_place_to_the_next():
     clock = HeldClock()
     breaker = opened(clock)
-    clock.now += CONFIG.open_s
+    clock.now += OPEN_S
     call(breaker, GeneratorExit())
     call(breaker)
     assert breaker.state is State.CLOSED
@@ -131,9 +130,9 @@ def test_a_try_that_is_given_up_leaves_its_place_to_the_next():
 def test_a_try_without_a_sign_of_life_does_not_keep_others_out():
     clock = HeldClock()
     breaker = opened(clock)
-    clock.now += CONFIG.open_s
+    clock.now += OPEN_S
     with breaker.watch():
-        clock.now += CONFIG.open_s
+        clock.now += OPEN_S
         call(breaker)
         assert breaker.state is State.CLOSED
 
@@ -151,10 +150,10 @@ def hang(breaker: Breaker, calls: int) -> ExitStack:
 
 def test_a_stage_without_a_sign_of_life_opens_it_when_no_replica_is_well():
     clock = HeldClock()
-    breaker = Breaker("acoustic", CONFIG, clock=clock)
+    breaker = Breaker("acoustic", clock=clock)
     clock.now += 600
     with hang(breaker, 1):
-        clock.now += CONFIG.silence_s - 0.1
+        clock.now += SILENCE_S - 0.1
         assert not breaker.is_silent
         clock.now += 0.1
         assert breaker.is_silent
@@ -162,7 +161,7 @@ def test_a_stage_without_a_sign_of_life_opens_it_when_no_replica_is_well():
         assert breaker.state is State.OPEN
         with pytest.raises(StageUnavailable):
             call(breaker)
-        clock.now += CONFIG.open_s
+        clock.now += OPEN_S
         call(breaker)
         assert breaker.state is State.CLOSED
 
@@ -170,10 +169,10 @@ def test_a_stage_without_a_sign_of_life_opens_it_when_no_replica_is_well():
 def test_impatient_callers_do_not_hide_that_no_call_is_answered():
     """Each leaves before silence_s is over, as one with a short deadline does; others come."""
     clock = HeldClock()
-    breaker = Breaker("vocoder", CONFIG, clock=clock)
+    breaker = Breaker("vocoder", clock=clock)
     for _ in range(5):
         with suppress(asyncio.CancelledError), hang(breaker, 2):
-            clock.now += CONFIG.silence_s / 4
+            clock.now += SILENCE_S / 4
             raise asyncio.CancelledError
         clock.now += 0.1
     with hang(breaker, 1):
@@ -184,9 +183,9 @@ def test_impatient_callers_do_not_hide_that_no_call_is_answered():
 
 def test_a_time_without_calls_is_no_silence():
     clock = HeldClock()
-    breaker = Breaker("vocoder", CONFIG, clock=clock)
+    breaker = Breaker("vocoder", clock=clock)
     with suppress(asyncio.CancelledError), hang(breaker, 1):
-        clock.now += CONFIG.silence_s / 2
+        clock.now += SILENCE_S / 2
         raise asyncio.CancelledError
     clock.now += 60
     assert not breaker.is_silent
@@ -196,35 +195,36 @@ def test_a_time_without_calls_is_no_silence():
 
 def test_calls_that_wait_while_others_are_answered_are_not_silent():
     clock = HeldClock()
-    breaker = Breaker("acoustic", CONFIG, clock=clock)
+    breaker = Breaker("acoustic", clock=clock)
     with hang(breaker, 5), breaker.watch() as stream:
         for _ in range(10):
-            clock.now += CONFIG.silence_s / 2
+            clock.now += SILENCE_S / 2
             stream.gave_sign()
             assert not breaker.is_silent
-        clock.now += CONFIG.silence_s
+        clock.now += SILENCE_S
         assert breaker.is_silent
 
 
 def test_calls_whose_replicas_are_at_work_count_as_no_failure():
     clock = HeldClock()
-    breaker = Breaker("acoustic", CONFIG, clock=clock)
+    breaker = Breaker("acoustic", clock=clock)
     with hang(breaker, 20):
         for _ in range(20):
-            clock.now += CONFIG.silence_s
+            clock.now += SILENCE_S
             assert breaker.is_silent
             breaker.judge_silence(is_well=True, has_work=True)
         assert breaker.state is State.CLOSED
         assert breaker.failures == 0
 
 
-def test_calls_of_which_no_replica_knows_have_failed_once_each():
+def test_calls_of_which_no_replica_knows_have_failed_once_each(monkeypatch):
+    monkeypatch.setattr(circuit_breaker, "WINDOW_S", 2 * MIN_FAILURES * SILENCE_S)
     clock = HeldClock()
-    breaker = Breaker("text", CONFIG, clock=clock)
-    for count in range(1, CONFIG.min_failures + 1):
+    breaker = Breaker("text", clock=clock)
+    for count in range(1, MIN_FAILURES + 1):
         assert breaker.state is State.CLOSED
         with suppress(asyncio.CancelledError), hang(breaker, 1):  # its caller's time is over
-            clock.now += CONFIG.silence_s
+            clock.now += SILENCE_S
             with hang(breaker, 1):  # has just come
                 for _ in range(3):
                     breaker.judge_silence(is_well=True, has_work=False)
@@ -235,9 +235,9 @@ def test_calls_of_which_no_replica_knows_have_failed_once_each():
 
 def test_progress_during_a_probe_opens_nothing():
     clock = HeldClock()
-    breaker = Breaker("text", CONFIG, clock=clock)
+    breaker = Breaker("text", clock=clock)
     with breaker.watch() as one:
-        clock.now += CONFIG.silence_s
+        clock.now += SILENCE_S
         assert breaker.is_silent
         one.gave_sign()
         breaker.judge_silence(is_well=False, has_work=False)
@@ -247,7 +247,7 @@ def test_progress_during_a_probe_opens_nothing():
 def test_any_answer_ends_a_silence():
     """A replica is killed, a request waits for the next one and is answered: nobody else is shut out after that."""
     clock = HeldClock()
-    breaker = Breaker("vocoder", CONFIG, clock=clock)
+    breaker = Breaker("vocoder", clock=clock)
     with breaker.watch() as waiting:
         fall_silent(breaker, clock)
         waiting.gave_sign()
@@ -256,7 +256,7 @@ def test_any_answer_ends_a_silence():
 
 
 def test_an_answer_under_way_does_not_close_what_failures_opened():
-    breaker = Breaker("acoustic", CONFIG, clock=HeldClock())
+    breaker = Breaker("acoustic", clock=HeldClock())
     with breaker.watch() as early:
         fail(breaker)
         early.gave_sign()
@@ -265,10 +265,10 @@ def test_an_answer_under_way_does_not_close_what_failures_opened():
 
 def test_a_trial_that_fails_after_a_silence_is_a_failure():
     clock = HeldClock()
-    breaker = Breaker("acoustic", CONFIG, clock=clock)
+    breaker = Breaker("acoustic", clock=clock)
     with breaker.watch() as waiting:
         fall_silent(breaker, clock)
-        clock.now += CONFIG.open_s
+        clock.now += OPEN_S
         call(breaker, EngineDead("dead"))
         waiting.gave_sign()
         assert breaker.state is State.OPEN
@@ -280,7 +280,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = HeldClock()
-        self.breaker = Breaker("acoustic", CONFIG, clock=self.clock)
+        self.breaker = Breaker("acoustic", clock=self.clock)
         self.faults = 0
         self.under_way: list = []
 
@@ -301,7 +301,7 @@ class Machine(RuleBasedStateMachine):
             wait_s, state = refusal.retry_after_s, self.breaker.state
         else:
             return
-        assert 0 < wait_s <= CONFIG.open_s
+        assert 0 < wait_s <= OPEN_S
         assert state is not State.CLOSED
 
     @rule()
@@ -326,14 +326,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def patience_is_rewarded(self):
-        self.clock.now += CONFIG.open_s
+        self.clock.now += OPEN_S
         call(self.breaker)
         assert self.breaker.state is State.CLOSED
 
     @invariant()
     def it_opens_for_enough_faults_only(self):
         assert self.breaker.opened <= self.faults
-        if self.faults < CONFIG.min_failures:
+        if self.faults < MIN_FAILURES:
             assert self.breaker.state is State.CLOSED
 
 
@@ -344,7 +344,7 @@ TestMachine = Machine.TestCase
 
 
 def test_an_error_inside_a_stream_is_counted_once():
-    breaker = Breaker("acoustic", CONFIG, clock=HeldClock())
+    breaker = Breaker("acoustic", clock=HeldClock())
 
     async def stream() -> AsyncIterator[int]:
         with breaker.watch() as watched:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from pipeline.errors import AtCapacity, EngineDead, RequestQuarantined
 from pipeline.types import AudioOptions, RefineParams, SamplingParams, SynthesisRequest
-from serve.config.policies import QuarantineConfig
 from serve.resilience.quarantine import Quarantine, TrackedRequest
 from tests.support.clock import HeldClock
 
@@ -19,7 +18,7 @@ STAGES = ("text", "acoustic", "vocoder")
 
 def make() -> tuple[Quarantine, HeldClock]:
     clock = HeldClock(0.0)
-    return Quarantine(QuarantineConfig(), clock=clock), clock
+    return Quarantine(clock=clock), clock
 
 
 def fail(watching, error: Exception) -> None:

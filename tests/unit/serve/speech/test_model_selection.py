@@ -30,7 +30,7 @@ def test_keys_and_users_are_listeners_and_addresses_without_them():
     assert listener_of("anonymous", None, "1.2.3.4") == "1.2.3.4"
 
 
-LITTLE = CompatConfig(ssml=False, control_tags=False, refine=False, speed_token=False, sample_rate=16_000, top_k=10)
+LITTLE = CompatConfig(ssml=False, control_tags=False, refine=False, speed_token=False)
 
 
 def test_fields_that_a_version_does_not_support_are_left_out_and_named():
@@ -38,15 +38,6 @@ def test_fields_that_a_version_does_not_support_are_left_out_and_named():
     fitted, lost = adapted(body, LITTLE)
     assert lost == ("refine", "speed_mode", "allow_control_tags")
     assert (fitted.refine, fitted.speed_mode) == (False, "stretch")
-    assert (fitted.sample_rate, fitted.top_k) == (16_000, 10)
-
-
-def test_fields_that_the_client_sets_replace_defaults():
-    fitted, lost = adapted(SpeechBody(input="x", sample_rate=48_000, top_k=50), LITTLE)
-    assert (fitted.sample_rate, fitted.top_k, lost) == (48_000, 50, ())
-    assert adapted(SpeechBody(input="x", output_format="pcm_8000"), LITTLE)[0].sample_rate is None
-    body = SpeechBody(input="x")
-    assert adapted(body, CompatConfig())[0] is body
 
 
 def test_markup_that_a_version_does_not_support_is_counted_and_strict_refuses_it():
@@ -117,7 +108,6 @@ def test_a_reply_names_unsupported_fields_and_strict_refuses_them():
     with serving(make_services(Speaker(), models=ModelSelector(Rollout(versions)))) as live:
         reply = live.speak(refine=True)
         assert reply.headers["X-Ignored-Fields"] == "refine"
-        assert reply.headers["Content-Type"] == "audio/pcm; rate=16000; channels=1"
         url = f"{live.url}/v1/audio/speech?strict=1"
         assert requests.post(url, json={"input": "x", "refine": True}, timeout=60).status_code == 400
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from serve.config.model_versions import RoutesConfig
 from serve.remote.version_pipelines import trouble_in
-from serve.versions.rollout import Rollout
+from serve.versions.rollout import FAILED_PROBES, Rollout
 from tests.support.clock import HeldClock
 from tests.support.model_versions import V1, V2, V3, VERSIONS, rollout
 
@@ -140,7 +140,7 @@ def test_a_single_version_with_a_full_gpu_goes_on_and_is_reported():
     full = trouble_in({"AcousticModel": [{"gpu_mem_percent": 93.0}]}, made.routes.probe.max_gpu_memory_percent)
     assert "93" in full
     made.probed(V1, "")
-    for _ in range(made.routes.probe.failure_threshold):
+    for _ in range(FAILED_PROBES):
         made.probed(V1, full)
     assert made.out(V1) == full, "what the alert ChatTTSVersionOut and /health read"
     assert made.shares("chattts")[V1] == 1.0

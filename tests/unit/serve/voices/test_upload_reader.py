@@ -19,7 +19,6 @@ from pathlib import Path
 
 import uvloop
 
-from pipeline.config import TextConfig
 from pipeline.errors import AtCapacity, EngineDead, SynthesisError
 from pipeline.text.isolation.frontend import IsolatedFrontend
 from pipeline.types import SynthesisRequest
@@ -39,7 +38,7 @@ def take_all():
 
 
 async def main():
-    front = IsolatedFrontend(Path(sys.argv[2]), TextConfig(), max_prompt=192, max_steps=500)
+    front = IsolatedFrontend(Path(sys.argv[2]), max_prompt=192, max_steps=500)
     reader = UploadReader()
     request = SynthesisRequest("r", "Hello there.", "default", timeout_s=60)
     held = take_all()

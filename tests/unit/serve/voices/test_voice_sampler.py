@@ -32,7 +32,7 @@ def test_a_voice_is_previewed_in_a_language_the_checkpoint_speaks():
     library = SimpleNamespace(
         find=lambda name: SimpleNamespace(record=SimpleNamespace(languages=("zh",))), canonical=str, preview=lambda stored: None
     )
-    make = partial(VoiceService, library, VoicesConfig(creation_timeout_s=5), stream, StepCounter(), model="m", max_prompt=999)
+    make = partial(VoiceService, library, VoicesConfig(), stream, StepCounter(), model="m", max_prompt=999)
     for speaks in (("en",), ("zh", "en"), ("zh",)):
         asyncio.run(make(speaks=speaks).sampler.preview("anna", ANONYMOUS_CALLER))
     assert [text.isascii() for text in heard] == [True, False, False]

@@ -16,6 +16,7 @@ from serve.access.caller import Caller
 from serve.config.app_config import ConversationsConfig, LimitsConfig
 from serve.errors import ApiError
 from serve.observability.reply_stats import Outcome
+from serve.speech.conversation import conversation
 from serve.speech.conversation.context import ContextSettings
 from serve.speech.conversation.conversation import Conversation, Conversations
 from serve.speech.conversation.events import (
@@ -330,10 +331,11 @@ def test_draining_speaks_what_was_flushed_and_opens_nothing():
     talk(work)
 
 
-def test_limits_answer_in_words():
-    config = ConversationsConfig(max_contexts=2, max_waiting_chars=10, max_lead_s=5)
+def test_limits_answer_in_words(monkeypatch):
+    monkeypatch.setattr(conversation, "MAX_WAITING_CHARS", 10)
+    config = ConversationsConfig.varied({"max_contexts": 2})
     wrong: list[tuple[type[Exception], str, dict[str, Any]]] = [
-        (ApiError, "max_lead_s", {"lead_s": 6.0}),
+        (ApiError, "at most 60", {"lead_s": 61.0}),
         (ApiError, "speed", {"speech": {"speed": 100}}),
         (UnknownVoice, "voice", {"speech": {"voice": "nobody"}}),
         (ApiError, "stream_format", {"speech": {"stream_format": "sse"}}),
@@ -350,7 +352,7 @@ def test_limits_answer_in_words():
             room.open("a", lead_s=1.0)
         room.open("b", lead_s=1.0, speech={"input_type": "ssml"})
         for number in range(100):
-            with pytest.raises(AtCapacity, match="max_contexts"):
+            with pytest.raises(AtCapacity, match="contexts are open"):
                 room.open(f"c{number}", lead_s=1.0)
         room.conversation.add("a", "1234567")
         with pytest.raises(AtCapacity, match="were not taken"):
