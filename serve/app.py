@@ -9,19 +9,44 @@ Never: requests
 import logging
 from typing import Any
 
+import ray
+from ray._private.authentication.authentication_utils import is_token_auth_enabled
 from ray.serve import Application
 
 from serve.config.app_config import project_path, read_app_config
 from serve.config.config_file import check_file
 from serve.config.folders import check_folders
+from serve.config.hosts import is_local_host
 from serve.deployments.acoustic_model import AcousticModel
-from serve.deployments.cluster_exposure import exposure_of_this_cluster
 from serve.deployments.ingress import Ingress
 from serve.deployments.text_normalizer import TextNormalizer
 from serve.deployments.vocoder import Vocoder
 from serve.observability.tracing import check_tracing
 
 LOG = logging.getLogger("ray.serve")
+
+
+def exposure(address: str, *, requires_token: bool) -> str | None:
+    """Returns the warning to log; None if there is no risk.
+
+    Args:
+        address: Ray's, of this node.
+        requires_token: whether Ray's processes refuse callers without a token.
+    """
+    if requires_token or is_local_host(address):
+        return None
+    return (
+        f"any client that reaches {address} can run any code as this user: Ray listens there and requires no token "
+        "(RAY_AUTH_MODE=disabled). Start with RAY_AUTH_MODE=token, by `make serve`, or behind a firewall"
+    )
+
+
+def exposure_of_this_cluster() -> str | None:
+    """Returns the warning for the cluster of this process; None if there is no risk, or no cluster."""
+    if not ray.is_initialized():
+        return None
+    address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return exposure(address, requires_token=is_token_auth_enabled())
 
 
 def build_app(args: dict[str, Any]) -> Application:

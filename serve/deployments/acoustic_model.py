@@ -9,7 +9,7 @@ Never: scheduling: @serve.batch only gathers arrivals for admission, the engine'
 import asyncio
 import sys
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import Any
@@ -31,7 +31,7 @@ from pipeline.native.memory import return_free_memory
 from pipeline.paths import cache_home
 from pipeline.text.segment import predicted_steps
 from pipeline.timing.following import Following
-from pipeline.types import DecoderTraits, Followed, Head, Prompt, SamplingParams, Segment, StepBlock
+from pipeline.types import DecoderTraits, Followed, Head, Lane, Prompt, SamplingParams, Segment, StepBlock
 from pipeline.vocoder.encode_apart import encode_apart
 from pipeline.voices.seeds import read_statistics
 from serve.config.app_config import TracingConfig
@@ -39,8 +39,20 @@ from serve.deployments.background_tasks import Background, trouble_of
 from serve.deployments.process_exit import end_process
 from serve.deployments.replica_info import replica_info
 from serve.deployments.vocoder_beside import VocoderBeside
-from serve.observability.metrics.engine import EngineMetrics
-from serve.observability.metrics.registry import every_period
+from serve.observability.metrics.definitions import (
+    KV_CACHE,
+    PREEMPTED,
+    QUEUE_WAIT,
+    RUNNING,
+    SEGMENTS,
+    SLOTS,
+    STEP,
+    STEPS,
+    USABLE,
+    WAITING,
+    WASTED,
+)
+from serve.observability.metrics.registry import MetricRegistry, every_period
 from serve.observability.tracing import Tracing
 from serve.remote.remote_stages import as_value
 from serve.resilience.autoscaling import EngineLoad, Load
@@ -48,6 +60,38 @@ from serve.resilience.autoscaling import EngineLoad, Load
 WARM_UP_POSITIONS = 16
 WARM_UP_STEPS = 16
 GIL_SWITCH_S = 0.0005  # Python's own 5 ms are as long as a round on a GPU, which the engine's thread has to launch in time
+
+
+class EngineMetrics:
+    """Observer of the engine that sets metrics; the engine's thread calls it between two rounds."""
+
+    def __init__(self) -> None:
+        self._registry = MetricRegistry()
+
+    def scheduled(self, waited_s: float, lane: Lane) -> None:
+        """Records how long a sequence waited for its slot [s]."""
+        self._registry.observe(QUEUE_WAIT, waited_s, lane=lane.value)
+
+    def preempted(self) -> None:
+        """Counts a preempted sequence."""
+        self._registry.add(PREEMPTED)
+
+    def wasted(self, steps: int, reason: str) -> None:
+        """Counts steps that no client received."""
+        self._registry.add(WASTED, steps, reason=reason)
+
+    def update(self, stats: Mapping[str, Any], steps_per_round: int, load: Load) -> None:
+        """Updates the metrics from EngineStats and the load."""
+        registry = self._registry
+        registry.set_load(load)
+        registry.set_gauge(SLOTS, stats["slots"])
+        registry.set_gauge(USABLE, stats["slots_usable"])
+        registry.set_gauge(RUNNING, stats["slots_used"])
+        registry.set_gauge(WAITING, stats["waiting"])
+        registry.set_gauge(STEP, stats["round_s"] / steps_per_round)
+        registry.set_gauge(KV_CACHE, stats["kv_bytes"])
+        registry.set_total(STEPS, stats["steps"])
+        registry.set_total(SEGMENTS, stats["sequences"])
 
 
 @serve.deployment(name="AcousticModel", max_ongoing_requests=512)

@@ -7,18 +7,27 @@ Never: requests
 """
 
 import asyncio
+import functools
+import hashlib
 import logging
+import platform
 import time
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from ray.serve._private.constants import RAY_SERVE_ENABLE_HA_PROXY
 from ray.util import get_node_ip_address
 
+import pipeline
+from pipeline.checkpoint.manifest import file_sha256
+from pipeline.config import PipelineConfig
 from pipeline.errors import SynthesisError
+from pipeline.native.instructions import usable
 from pipeline.protocols import SpeechStream
 from pipeline.store.poll import follow
 from pipeline.types import Refined, SpeechText, SynthesisRequest
@@ -55,7 +64,6 @@ from serve.speech.conversation.conversation import Conversations
 from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import ModelSelector
 from serve.speech.recent_overload import RecentOverload
-from serve.speech.reply_build import reply_build
 from serve.speech.resuming import Resuming
 from serve.speech.services import SpeechServices
 from serve.versions.rollout import Rollout
@@ -69,6 +77,28 @@ LOOK_S = 1.0
 RECORDS_PERIOD_S = 0.5  # until what one replica stores counts on every other: voices, keys, lexicons, purges
 STORE_PERIOD_S = 5.0  # of looking whether stores take writes
 DASHBOARDS = ("ray_dashboard", "grafana")  # keys of http: what the page's status links to
+
+
+ROOT = Path(pipeline.__file__).parent
+COMPILED = "__pycache__"
+LIBRARIES = ("numpy", "av", "soxr", "OpenCC", "rjieba", "emoji")
+"""whose results are heard: samples, containers, the reading of texts"""
+
+
+def reply_build(settings: PipelineConfig) -> str:
+    """Returns the hash for a version with these settings. Blocking on its first call: it reads the program."""
+    return hashlib.sha256(f"{_program()}\n{settings.model_dump_json()}".encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _program() -> str:
+    files = sorted(path for path in ROOT.rglob("*") if path.is_file() and COMPILED not in path.parts)
+    parts = [
+        *(f"{path.relative_to(ROOT)}={file_sha256(path)}" for path in files),
+        *(f"{name}={version(name)}" for name in LIBRARIES),
+        f"{platform.machine()} {next(iter(usable()), '')}",
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,11 +25,27 @@ from pipeline.types import SpeechPlan, SynthesisRequest
 from serve.config.app_config import TracingConfig
 from serve.deployments.background_tasks import Background
 from serve.deployments.replica_info import replica_info
-from serve.observability.metrics.registry import every_period
-from serve.observability.metrics.text import TextMetrics
+from serve.observability.metrics.definitions import TEXT_ANSWER, TEXT_ANSWERS, TEXT_RESTARTS, TEXT_WAITING
+from serve.observability.metrics.registry import MetricRegistry, every_period
 from serve.observability.tracing import Tracing
 from serve.remote.remote_stages import as_value
 from serve.resilience.autoscaling import Load, TextLoad
+
+
+class TextMetrics:
+    """Metrics of one text replica."""
+
+    def __init__(self) -> None:
+        self._registry = MetricRegistry()
+
+    def update(self, stats: Mapping[str, Any], load: Load) -> None:
+        """Updates the metrics from TextStats and the load."""
+        registry = self._registry
+        registry.set_load(load)
+        registry.set_gauge(TEXT_WAITING, stats["waiting"])
+        registry.set_gauge(TEXT_ANSWER, stats["read_s"])
+        registry.set_total(TEXT_ANSWERS, stats["answers"])
+        registry.set_total(TEXT_RESTARTS, stats["restarts"])
 
 
 @serve.deployment(name="TextNormalizer", max_ongoing_requests=64)

@@ -10,20 +10,22 @@ leave (?1 switches it off) and its routing hints. speech_response.py has limits 
 Oversized headers are refused here. Headers that never end must be cut by the load balancer in front: no ASGI code sees them.
 """
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from ray import serve
 from ray.serve.exceptions import RayServeException
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve.errors import bad_request
+from pipeline.errors import SynthesisError
+from serve.errors import ApiError, ErrorSpec, bad_request, plain_status
 from serve.http import uvicorn_protocols
-from serve.http.early_refusal import EarlyRefusal, Gate
-from serve.http.error_envelope import ErrorEnvelope
 from serve.http.error_reply import named_error_reply, path_in
-from serve.http.sender import safe_request_id
+from serve.http.sender import peer_of, safe_request_id
 
 # Compared with `_` for `-`: Serve accepts both spellings of some of them.
 ROUTING_HEADERS = frozenset(
@@ -44,6 +46,111 @@ MOST_WATCHED_BYTES = 64 << 10
 
 MOST_HEADER_BYTES = 32 << 10
 TOO_LARGE = bad_request("headers_too_large", f"the headers are larger than {MOST_HEADER_BYTES} bytes", status=431)
+
+
+LOG = logging.getLogger("ray.serve.chattts")
+
+KEPT = ("retry-after", "x-request-id")
+
+
+METHOD, PATH = "POST", "/v1/audio/speech"
+
+
+class Gate(Protocol):
+    """A replica that may refuse."""
+
+    async def refusal(self, headers: Headers, peer: str) -> SynthesisError | None:
+        """Returns why speech is refused now; None: the route answers."""
+        ...
+
+    def passing(self) -> AbstractContextManager[None]:
+        """Counts a request that the route answers, until it is answered."""
+        ...
+
+
+class EarlyRefusal:
+    """ASGI middleware around Serve's own HTTP server."""
+
+    def __init__(self, app: ASGIApp, *, gate: Callable[[], Gate | None]) -> None:
+        """Args:
+        gate: that of the ingress replica of this process; None where there is none.
+        """
+        self._app = app
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gate = self._gate() if is_speech(scope) else None
+        if gate is None:
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        refusal = await gate.refusal(headers, peer_of(scope))
+        if refusal is not None:
+            await named_error_reply(refusal, headers.get("x-request-id", ""))(scope, receive, send)
+            return
+        with gate.passing():
+            await self._app(scope, receive, send)
+
+
+def is_speech(scope: Scope) -> bool:
+    """True for POST /v1/audio/speech below any route prefix."""
+    return scope["type"] == "http" and scope["method"] == METHOD and str(scope["path"]).endswith(PATH)
+
+
+class ErrorEnvelope:
+    """ASGI middleware that turns errors in plain text into JSON."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].removeprefix(scope.get("root_path", "")).startswith("/-/"):
+            await self._app(scope, receive, send)
+            return
+        request_id = Headers(scope=scope).get("x-request-id", "")
+        has_begun = is_replaced = False
+
+        async def send_json(message: Message) -> None:
+            nonlocal has_begun, is_replaced
+            if message["type"] == "http.response.start":
+                has_begun = True
+                is_replaced = is_plain_error(message)
+                if is_replaced:
+                    headers = Headers(raw=message["headers"])
+                    kept = {name: headers[name] for name in KEPT if name in headers}
+                    await named_error_reply(refusal_of(message["status"]), request_id, kept, path=path_in(scope))(
+                        scope, receive, send
+                    )
+            if not is_replaced:
+                await send(message)
+
+        try:
+            await self._app(scope, receive, send_json)
+        except Exception as error:
+            if has_begun:
+                raise
+            LOG.exception("request=%s ended by an error outside the application", request_id)
+            await named_error_reply(error, request_id, path=path_in(scope))(scope, receive, send)
+
+
+def is_plain_error(start: Message) -> bool:
+    """True if the reply is an error in plain text."""
+    return start["status"] >= 400 and Headers(raw=start["headers"]).get("content-type", "text/plain").startswith("text/plain")
+
+
+def refusal_of(status: int) -> ApiError:
+    """Returns the error that a status of Serve stands for."""
+    if status in (429, 503):
+        return ApiError(
+            "the service takes no more requests right now", ErrorSpec(status, "overloaded_error", "overloaded", True, 1.0)
+        )
+    if status in (408, 504):
+        return ApiError("the request took longer than it may", ErrorSpec(status, "server_error", "timeout", True))
+    if status >= 500:
+        return ApiError(
+            "an internal error; its request_id finds it in the log", ErrorSpec(status, "server_error", "internal_error", True)
+        )
+    return plain_status(status)
 
 
 class StripRoutingHeaders:

@@ -17,9 +17,14 @@ Admission, quotas, idempotency, resuming, time limits, the cache, metrics, the t
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, aclosing, contextmanager
 
+import numpy as np
+
+from pipeline.audio.encode import Encoder, encode_whole
+from pipeline.audio.formats import AudioFormat
 from pipeline.errors import AtCapacity, DeadlineExceeded
 from pipeline.types import AudioChunk, TimedItem
 from serve.access.idempotency import checked_key, seed_of
@@ -27,7 +32,6 @@ from serve.access.resume_tokens import Continuation, Origin
 from serve.errors import not_finished
 from serve.observability.request_log import WANT_OF_ROOM, log_finished, log_received, reply_fields
 from serve.observability.stage_timings import CURRENT_TIMINGS, Fields
-from serve.speech.encoding import encode_at_once, encode_stream
 from serve.speech.events import Audio, Finished, SpeechEvent, Started, Timed
 from serve.speech.job import RequestContext, SpeechJob
 from serve.speech.payment import KeyedRequest, Payment
@@ -36,6 +40,43 @@ from serve.speech.resolve import resolve_job
 from serve.speech.resuming import KnownPart
 from serve.speech.schemas.speech import SpeechBody
 from serve.speech.services import SpeechServices
+
+# Cheap to encode. The other formats are encoded in a thread, or they would delay every other reply.
+LIGHT_CONTAINERS = ("pcm", "wav", "ulaw", "alaw")
+ENCODERS = ThreadPoolExecutor(8, thread_name_prefix="encoder")  # nothing that waits for somebody else may keep them
+
+
+async def encode_stream(chunks: AsyncGenerator[AudioChunk, None], audio: AudioFormat) -> AsyncGenerator[bytes, None]:
+    """Yields the pieces of the container as they become final."""
+    encoder = Encoder(audio)
+    light = audio.container in LIGHT_CONTAINERS
+    try:
+        async for chunk in chunks:
+            data = encoder.feed(chunk.samples) if light else await _in_thread(encoder.feed, chunk.samples)
+            if data:
+                yield data
+        data = encoder.finish() if light else await _in_thread(encoder.finish)
+        if data:
+            yield data
+    finally:
+        encoder.close()
+
+
+async def encode_at_once(chunks: AsyncGenerator[AudioChunk, None], audio: AudioFormat) -> AsyncGenerator[bytes, None]:
+    """Yields the whole container as one piece, with exact sizes in its header."""
+    parts = [chunk.samples async for chunk in chunks]
+    samples = np.concatenate(parts) if parts else np.zeros(0, np.float32)
+    yield await asyncio.get_running_loop().run_in_executor(ENCODERS, encode_whole, samples, audio)
+
+
+async def _in_thread(work: Callable[..., bytes], *args: object) -> bytes:
+    """Runs `work` in a thread; a cancellation waits for it, or the encoder would be closed while it works."""
+    running = asyncio.ensure_future(asyncio.get_running_loop().run_in_executor(ENCODERS, work, *args))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        raise
 
 
 class ClientLeft(Exception):

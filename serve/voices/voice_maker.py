@@ -7,6 +7,7 @@ Never: HTTP, Ray; a voice without a preview: it measures the loudness, and prove
 """
 
 import asyncio
+import json
 import logging
 import secrets
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import InvalidRequest, ReadOnlyVoice, ReferenceRejected
+from pipeline.child import ChildFailed, ask_child
+from pipeline.errors import AtCapacity, InvalidRequest, ReadOnlyVoice, ReferenceRejected, UnsupportedFormat
 from pipeline.protocols import RecordingEncoder
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.store.ownership import OPERATOR, Writer
@@ -30,13 +32,63 @@ from pipeline.voices.records import Consent, StoredVoice, VoiceRecord, embedding
 from pipeline.voices.reference import Reference, Report
 from serve.access.caller import ANONYMOUS_CALLER, Caller
 from serve.config.app_config import VoicesConfig
-from serve.voices.upload_reader import UploadReader
 from serve.voices.voice_sampler import VoiceSampler, encode_preview
 
 LOG = logging.getLogger("ray.serve.chattts")
 
 MAX_LETTERS_PER_SECOND = 40  # of a transcript; speech is never faster
 ROOM_FOR_TEXT = 192  # positions of a prompt that a recording must leave
+
+
+READER = "pipeline.voices.reference"
+READ_TIMEOUT_S = 30.0
+NO_CHILD_RETRY_S = 5.0
+AT_ONCE = 2  # recordings in one ingress replica
+REFUSALS = {kind.__name__: kind for kind in (ReferenceRejected, UnsupportedFormat)}
+
+
+class UploadReader:
+    """Decodes recordings, a few at a time."""
+
+    def __init__(self) -> None:
+        self._reading = 0
+
+    async def read(self, content: bytes) -> Reference:
+        """Decodes a recording and checks that it can be used as a reference.
+
+        Raises:
+            ReferenceRejected, UnsupportedFormat
+            AtCapacity: others are being read, or the machine has no room for a process.
+        """
+        if self._reading >= AT_ONCE:
+            raise AtCapacity(f"{AT_ONCE} recordings are being read; wait for one", retry_after_s=2.0)
+        self._reading += 1
+        try:
+            answer = await _ask_child(content)
+        finally:
+            self._reading -= 1
+        head, _, samples = answer.partition(b"\n")
+        report = json.loads(head)
+        if "refused" in report:
+            raise REFUSALS[report["refused"]](report["message"], param="audio_sample")
+        return Reference(np.frombuffer(samples, "<f4").astype(np.float32), Report(**report))
+
+
+async def _ask_child(content: bytes) -> bytes:
+    try:
+        return await ask_child(READER, content, timeout_s=READ_TIMEOUT_S)
+    except TimeoutError:
+        raise _undecodable(f"{READ_TIMEOUT_S:g} s") from None
+    except ChildFailed:
+        raise _undecodable("its limits of memory and time") from None
+    except OSError as error:  # no more file descriptors, processes or memory
+        raise AtCapacity(
+            f"no recording can be read at this moment ({error.strerror}); try again", retry_after_s=NO_CHILD_RETRY_S
+        ) from error
+
+
+def _undecodable(limit: str) -> ReferenceRejected:
+    return ReferenceRejected(f"the recording could not be decoded within {limit}", param="audio_sample")
 
 
 @dataclass(frozen=True, slots=True)

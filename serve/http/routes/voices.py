@@ -7,17 +7,22 @@ Never: Ray, torch; a client's words in an error; a recording kept longer than it
 """
 
 import asyncio
+import secrets
 from collections.abc import Awaitable
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
+from numpy.typing import NDArray
 from starlette.datastructures import FormData, UploadFile
 
 from pipeline.errors import UnknownVoice
+from pipeline.types import MAX_SEED
 from pipeline.voices.catalogue import VoiceInfo
+from pipeline.voices.library import VoiceLibrary
 from pipeline.voices.names import INLINE
 from pipeline.voices.records import MAX_NOTE_CHARS, StoredVoice
 from pipeline.voices.reference import Report
@@ -36,13 +41,42 @@ from serve.http.speech_writers import GENERATED
 from serve.speech.model_selection import ModelSelector
 from serve.speech.schemas.base import read_body, read_values
 from serve.speech.schemas.speech import MODELS
-from serve.voices.similar_seeds import similar_seeds
 
 NO_CONSENT = ("", "0", "false", "no", "off")
 
 R = TypeVar("R")
 
 router = APIRouter()
+
+
+CANDIDATES = 16  # embeddings compared per seed that is returned
+
+
+def similar_seeds(
+    library: VoiceLibrary, count: int, seed: int | None, like: str | None, unlike: str | None
+) -> list[tuple[int, float | None]]:
+    """Returns `count` seeds, each with the similarity of its speaker to `like` (or `unlike`), -1 .. 1.
+
+    Without either the next `count` seeds of the counter; with one the best of CANDIDATES times as many.
+
+    Args:
+        seed: the first candidate; None: drawn.
+    """
+    first = secrets.randbelow(MAX_SEED + 1) if seed is None else seed
+    reference = like or unlike
+    seeds = [(first + index) % (MAX_SEED + 1) for index in range(count if reference is None else CANDIDATES * count)]
+    if reference is None:
+        return [(each, None) for each in seeds]
+    wanted = _direction(library.embedding_of(reference))
+    compared = [(each, float(_direction(library.embedding_of(f"seed:{each}")) @ wanted)) for each in seeds]
+    best = sorted(compared, key=lambda one: one[1], reverse=like is not None)[:count]
+    return [(each, round(similarity, 4)) for each, similarity in best]
+
+
+def _direction(embedding: NDArray[np.float16]) -> NDArray[np.float64]:
+    wide = embedding.astype(np.float64)
+    direction: NDArray[np.float64] = wide / np.linalg.norm(wide)
+    return direction
 
 
 @router.get("/v1/audio/voices")

@@ -6,6 +6,7 @@ Owns:  nothing
 Never: a client's text in an error message
 """
 
+import functools
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -13,12 +14,63 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipeline.config import words_of
 from serve.errors import ApiError, bad_request
-from serve.speech.schemas.field_shape import shape_of
 
 B = TypeVar("B", bound=BaseModel)
 
 MOST_MISTAKES = 1000
 """of a body with more of them, no single one is named: a sentence for each takes too long"""
+
+
+Schema = dict[str, Any]
+
+
+@functools.cache
+def shape_of(body: type[BaseModel], field: str) -> str:
+    """Returns the sentence for a field whose schema is a choice; empty: it takes one kind of value, or null."""
+    schema = _schema(body)
+    choices = [one for one in schema["properties"].get(field, {}).get("anyOf", ()) if one.get("type") != "null"]
+    return _choice(choices, schema.get("$defs", {})) if len(choices) > 1 else ""
+
+
+@functools.cache
+def _schema(body: type[BaseModel]) -> Schema:
+    return body.model_json_schema()
+
+
+def _choice(choices: list[Schema], definitions: Schema) -> str:
+    return " or ".join(_words(one, definitions) for one in choices)
+
+
+def _words(schema: Schema, definitions: Schema) -> str:
+    if "$ref" in schema:
+        schema = definitions[schema["$ref"].rpartition("/")[2]]
+    if "anyOf" in schema:
+        return _choice(schema["anyOf"], definitions)
+    match schema["type"]:
+        case "boolean":
+            return "true, false"
+        case "array":
+            most = f" (up to {schema['maxItems']})" if "maxItems" in schema else ""
+            return f"[{_words(schema['items'], definitions)}]{most}"
+        case "object" if "properties" in schema:
+            return f"{{{', '.join(_property(name, one) for name, one in schema['properties'].items())}}}"
+        case "object":
+            key = f"name of up to {schema['propertyNames']['maxLength']} characters"
+            value = _words(schema["additionalProperties"], definitions)
+            return f"{{{key}: {value}}} (up to {schema['maxProperties']})"
+        case _:
+            most = f" of up to {schema['maxLength']} characters" if "maxLength" in schema else ""
+            return f"a {schema['type']}{most}"
+
+
+def _property(name: str, schema: Schema) -> str:
+    """Returns the name of a property, with its choices or its bounds."""
+    limited = next((one for one in schema.get("anyOf", ()) if "minimum" in one), schema)
+    if "enum" in limited:
+        return f"{name}: {'|'.join(limited['enum'])}"
+    if "minimum" in limited:
+        return f"{name}: {limited['minimum']:g}..{limited['maximum']:.12g}"
+    return name
 
 
 class Body(BaseModel):

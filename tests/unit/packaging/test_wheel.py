@@ -94,7 +94,7 @@ def test_it_speaks(installed: Installed):
 def test_its_source_can_be_installed_again(installed: Installed):
     """Every Python file of the wheel is in the archive, and what a build reads."""
     code = (
-        "from serve.config.app_config import PROJECT; from serve.http.source_archive import archive; "
+        "from serve.config.app_config import PROJECT; from serve.http.routes.source import archive; "
         "open('source.tar.gz', 'wb').write(archive(PROJECT))"
     )
     installed.run(sys.executable, "-c", code)

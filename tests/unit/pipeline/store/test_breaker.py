@@ -15,7 +15,7 @@ from pipeline.store.breaker import MOST_IN_FLIGHT, SLOW_S, Breaker, Open
 from pipeline.store.mirror import Mirror
 from pipeline.store.threads import ask_store
 from pipeline.types import AudioChunk
-from serve.speech.encoding import encode_stream
+from serve.speech.speak import encode_stream
 from tests.support.clock import HeldClock
 
 

@@ -54,7 +54,12 @@ def test_shipped_files_are_right(path):
     assert {d["name"] for d in checked.document["applications"][0]["deployments"]} == set(deployments_of(checked.app.versions))
 
 
-PLACES = {"compat": "models.a@1.compat", "engine": "pipeline.engine", "vocoder": "pipeline.vocoder", "probe": "user_config.probe"}
+PLACES = {
+    "compat": "models.a@1.compat",
+    "engine": "pipeline.engine",
+    "vocoder": "pipeline.vocoder",
+    "probe": "user_config.probe",
+}
 
 
 @pytest.mark.parametrize("key", FORMER)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serve.deployments.cluster_exposure import exposure, exposure_of_this_cluster
+from serve.app import exposure, exposure_of_this_cluster
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import tarfile
 from importlib.metadata import PathDistribution
 from pathlib import Path
 
-from serve.http.source_archive import archive, installed_files
+from serve.http.routes.source import archive, installed_files
 
 
 def test_no_file_of_an_operator_is_in_the_archive(tmp_path: Path):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve.config.policies import REFUSALS, DegradationStep, DegradeConfig
-from serve.resilience.degradation import (
+from serve.speech.load_shedding import (
     ESCALATE_ABOVE,
     ESCALATE_AFTER_S,
     RECOVER_AFTER_S,

@@ -12,9 +12,8 @@ from pipeline.types import DecoderTraits, Lane, SynthesisRequest
 from pipeline.vocoder.stream import skip_chunk_sizes
 from pipeline.vocoder.windowed.windows import Schedule
 from serve.config.policies import DegradationStep, DegradeConfig
-from serve.resilience.degradation import DegradationLadder
 from serve.speech.job import RequestContext
-from serve.speech.load_shedding import Degrader
+from serve.speech.load_shedding import DegradationLadder, Degrader
 from serve.speech.resolve import resolve_job
 from serve.speech.schemas.speech import PostBody, SpeechBody
 from tests.support.fakes import Speaker, make_services, make_speech_services

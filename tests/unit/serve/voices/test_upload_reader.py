@@ -22,7 +22,7 @@ import uvloop
 from pipeline.errors import AtCapacity, EngineDead, SynthesisError
 from pipeline.text.isolation.frontend import IsolatedFrontend
 from pipeline.types import SynthesisRequest
-from serve.voices.upload_reader import UploadReader
+from serve.voices.voice_maker import UploadReader
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 recording = Path(sys.argv[1]).read_bytes()

@@ -3,8 +3,7 @@
 import pytest
 
 from serve.http.schemas.voices import BlendBody
-from serve.speech.schemas.base import Body
-from serve.speech.schemas.field_shape import shape_of
+from serve.speech.schemas.base import Body, shape_of
 from serve.speech.schemas.speech import SpeechBody
 
 
