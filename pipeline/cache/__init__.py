@@ -2,10 +2,9 @@
 
 key.py               everything that affects the steps, as one digest
 serialization.py     steps as bytes: 10 bits per code, hidden states bit for bit where the vocoder reads them
-memory.py            the tier of this process, limited in bytes
 redis.py             the tier that all processes share, which may be unreachable
 invalidation.py      counts purges, in every process
 single_flight.py     one segment in progress, for every request that needs it
-cache.py             the tiers and the shared streams together
+cache.py             the tier of this process, the tiers and the shared streams together
 cached_generator.py  a CodeGenerator that looks there first
 """

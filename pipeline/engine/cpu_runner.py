@@ -11,7 +11,7 @@ One step of all slots, of which only the active ones advance:
        '--------- emitted with the tokens ---------'
 
 A step starts from the state that prefill or the previous step left, so prefill never samples. A round has `steps_per_round`;
-whether a sequence ends within it (EOS, step cap, non-finite values) is decided by the step. native_model.py makes steps in C++,
+whether a sequence ends within it (EOS, step cap, non-finite values) is decided by the step. NativeModel makes steps in C++,
 its slow twin torch_model.py with torch's operations.
 """
 
@@ -27,14 +27,48 @@ from pipeline.config import EngineConfig
 from pipeline.engine import kv_cache
 from pipeline.engine.cpu_state import SlotState, empty_state
 from pipeline.engine.device import PreemptedSlot, RoundOutput
-from pipeline.engine.native_model import NativeModel
+from pipeline.engine.kv_cache import Arrays
 from pipeline.engine.scheduler import Plan
 from pipeline.engine.sequence import Sequence, slot_of
 from pipeline.errors import ConfigError
+from pipeline.model.cpu.native import NativeDecoder
+from pipeline.model.cpu.native_step import NativeStep
+from pipeline.model.cpu.vocabulary import Vocabulary
 from pipeline.native.compiler import NativeUnavailable
+from pipeline.native.threads import default_threads
 from pipeline.with_torch import torch_part
 
 logger = logging.getLogger(__name__)
+
+
+class NativeModel:
+    """The model of a CPU's runner, in C++."""
+
+    def __init__(self, config: EngineConfig, checkpoint: Checkpoint, state: SlotState, cache: Arrays) -> None:
+        """
+        Raises:
+            NativeUnavailable: this machine, or a model of these dimensions, cannot use it.
+        """
+        self._cache = cache
+        self._vocabulary = Vocabulary(checkpoint.embed())
+        self._decoder = NativeDecoder(
+            checkpoint.gpt(),
+            checkpoint.gpt_spec,
+            positions=config.positions,
+            rows=config.slots,
+            weights=config.dtype if config.weights == "dtype" else config.weights,
+            threads=config.threads or default_threads(),
+        )
+        self._step = NativeStep(self._decoder, self._vocabulary, *state.native(), cache)
+
+    def prefill(self, sequences: Ordered[Sequence]) -> NDArray[np.float32]:
+        """Computes prompts in their slots. Returns the state after each, (sequences, width)."""
+        prompts = [self._vocabulary.embed_prompt(sequence.prompt) for sequence in sequences]
+        return self._decoder.prefill(prompts, [slot_of(sequence) for sequence in sequences], self._cache)
+
+    def step(self, number: int, plan: Plan) -> None:
+        """Makes step `number` of a round: draws, feeds back and advances the active slots."""
+        self._step(number)
 
 
 class CpuModel(Protocol):

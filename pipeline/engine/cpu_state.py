@@ -3,7 +3,7 @@
 In:    the engine's configuration, the sizes of the vocabularies; newly scheduled sequences
 Out:   SlotState
 Owns:  the arrays, and which of them a preempted sequence takes along
-Never: the step that changes them (native_model.py, torch_model.py), the KV cache
+Never: the step that changes them (cpu_runner.py, torch_model.py), the KV cache
 """
 
 from dataclasses import dataclass, fields

@@ -1,4 +1,4 @@
-"""Torch model: a CPU's prompts and steps with torch's operations; the slow twin of native_model.py.
+"""Torch model: a CPU's prompts and steps with torch's operations; the slow twin of cpu_runner.py.
 
 In:    newly scheduled sequences; the steps of a round
 Out:   the runner's arrays, changed in place: its tensors are the same memory

@@ -69,7 +69,10 @@ class Gate(Protocol):
 
 
 class EarlyRefusal:
-    """ASGI middleware around Serve's own HTTP server."""
+    """ASGI middleware that refuses speech before Serve handles the request, for a third of the work of its route.
+
+    One process refuses a burst one request after the other, so the cost of each adds to the wait of the last.
+    """
 
     def __init__(self, app: ASGIApp, *, gate: Callable[[], Gate | None]) -> None:
         """Args:

@@ -20,8 +20,7 @@ from pipeline.spec import HOP
 from pipeline.types import FinishReason, StepBlock
 from pipeline.vocoder.stream import StreamDecoder
 from pipeline.vocoder.vocoder import Vocoder
-from pipeline.vocoder.windowed.code_embedding import CodeEmbedding
-from pipeline.vocoder.windowed.network import build_network
+from pipeline.vocoder.windowed.network import CodeEmbedding, build_network
 from scripts.bench.upstream import load_chat
 from tests.support.effort import examples
 from tests.support.machine import needs_native

@@ -83,7 +83,21 @@ NEVER_REACHED: dict[str, set[str]] = {  # files below this path: libraries that 
 }
 MAY_REACH_RAY = {"serve/http/proxy_middleware.py"}  # Serve's proxy loads it, and it speaks of Serve's own headers
 
-LONGEST = 350  # lines of a file
+LONGEST = 500  # lines of a file
+SHORT = 60  # a module with fewer is a part of its only user, unless it is one of these
+ALONE = {
+    "pipeline/engine/fingerprint.py": "the engine's, used by a deployment",
+    "pipeline/model/gpu/kernels/interpreter.py": "hashed, and the only place of Triton's interpreter",
+    "pipeline/store/reserve.py": "disk space of more than one store",
+    "pipeline/types/": "its users import the package",
+    "serve/access/revoked_keys.py": "what a marker says",
+    "serve/doors/riva/protocol.py": "made of the generated protocol",
+    "serve/deployments/replica_stop.py": "the only place of a private name of Serve",
+    "serve/http/neighbours/": "one module a protocol",
+    "serve/http/routes/": "one module a group of routes",
+    "serve/jobs/": "parts of the runner and of the routes",
+    "serve/remote/builds.py": "what probes report",
+}
 TABLES = {"pipeline/text/normalize/units.py"}  # files of data, however long
 
 DEFINITIONS = {"pipeline.errors", "pipeline.protocols", "pipeline.spec"}  # nothing goes in or out
@@ -230,6 +244,21 @@ def test_a_file_is_read_in_one_sitting():
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in modules().values()}
     assert not {name: length for name, length in lengths.items() if length > LONGEST and name not in TABLES}
     assert lengths.keys() >= TABLES
+
+
+def test_a_small_module_has_more_than_one_user():
+    users: dict[str, set[str]] = {}
+    for name in modules():
+        for used in imports(name):
+            users.setdefault(used, set()).add(name)
+    small = {
+        str(path.relative_to(ROOT)): users.get(name, set())
+        for name, path in modules().items()
+        if not name.startswith("scripts") and path.name != "__init__.py" and len(path.read_text().splitlines()) < SHORT
+    }
+    parts = [f"{path} is a part of {min(used)}" for path, used in small.items() if len(used) == 1]
+    assert not [part for part in parts if not part.startswith(tuple(ALONE))]
+    assert not [place for place in ALONE if not any(part.startswith(place) for part in parts)]
 
 
 def test_the_domain_names_its_floors():

@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.bfloat16 import rounded, widened
-from pipeline.checkpoint.layout import DILATION, below
+from pipeline.checkpoint.layout import DILATION, RESIDUAL_SCALES, VQ_GROUPS, VQ_LEVELS, below
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.native.compiler import NativeUnavailable
 from pipeline.native.memory import LANES, PANEL, Arena, address, pack, pack_tiles
-from pipeline.spec import FFT_SIZE
-from pipeline.vocoder.incremental.code_tables import code_tables
+from pipeline.spec import CODEBOOKS, FFT_SIZE
 
 Floats = NDArray[np.float32]
 
@@ -34,6 +33,33 @@ CONVOLUTION, CONVOLUTION_GELU, CONVOLUTION_NORM, CONVNEXT, SPECTRUM, OVERLAP = r
 BINS = FFT_SIZE // 2 + 1
 OVERLAP_BEFORE, OVERLAP_AFTER = 1, 2  # pieces that a hop of samples is the sum of, besides its own
 SPARE_BYTES = 64 << 20
+
+
+def code_tables(tensors: Mapping[str, NDArray[np.float32]]) -> tuple[NDArray[np.float32], ...]:
+    """Returns (625, width / groups) float32 for each of the four codes.
+
+    The sum over a group's codes is its part of the embedding. Unlike a matrix product, its order does not depend on the number
+    of rows.
+    """
+    levels = np.array(VQ_LEVELS)
+    middle = levels // 2
+    digits = np.arange(levels.prod())[:, None] // (levels.cumprod() // levels) % levels
+    values = ((digits - middle) / middle).astype(np.float32)
+    scales, tables = np.array(RESIDUAL_SCALES, np.float32), []
+    for group in range(VQ_GROUPS):
+        own = below(tensors, f"vq_layer.quantizer.rvqs.{group}.project_out.")
+        for refinement in range(CODEBOOKS // VQ_GROUPS):
+            table = _product(values * scales**refinement, own["weight"])
+            tables.append(table if refinement else table + own["bias"])
+    return tuple(tables)
+
+
+def _product(values: NDArray[np.float32], weight: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Returns values @ weight.T, each term added in float32, in order and without an error in its product: as FMA does."""
+    total = np.zeros((len(values), len(weight)), np.float32)
+    for digit in range(values.shape[1]):
+        total = (total + values[:, digit : digit + 1].astype(np.float64) * weight[:, digit]).astype(np.float32)
+    return total
 
 
 class Product(ctypes.Structure):

@@ -9,26 +9,147 @@ On a CPU a call always computes all its rows, and unused rows are zeros. On a GP
 So there is one matrix shape, one kernel and one order of summation, and a window's samples depend on that window alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.checkpoint.in_torch import in_torch
+from pipeline.checkpoint.layout import DILATION, RESIDUAL_SCALES, VQ_GROUPS, VQ_LEVELS, below
 from pipeline.checkpoint.weights import Checkpoint, Tensors
 from pipeline.config import VocoderConfig
 from pipeline.model.gpu.graphs import GraphPool, record, use_own_stream
 from pipeline.model.gpu.prepare import VOCODER_SHAPES, prepare_gpu
-from pipeline.spec import CODEBOOKS, HOP, MEL_FRAMES_PER_STEP, SAMPLES_PER_STEP
+from pipeline.spec import CODEBOOKS, FFT_SIZE, HOP, MEL_FRAMES_PER_STEP, SAMPLES_PER_STEP
 from pipeline.types import HiddenWindow
 from pipeline.vocoder.windowed.calls import WindowCalls
-from pipeline.vocoder.windowed.code_embedding import CodeEmbedding
-from pipeline.vocoder.windowed.mel_decoder import MelDecoder
-from pipeline.vocoder.windowed.vocos import Vocos
+from pipeline.vocoder.windowed.convnext import Convolution, convnext_blocks, gelu_, layer_norm
 from pipeline.vocoder.windowed.windows import Schedule
+
+OVERLAP = FFT_SIZE // HOP  # 4 frames overlap in one hop of samples
+CENTER = OVERLAP // 2  # center=True: frame t is centred on hop t, two hops into its piece
+MAX_MAGNITUDE = 100.0  # upstream's ceiling for one frequency's magnitude
+NO_ENVELOPE = 1e-11  # torch.istft treats a smaller envelope as silence
+
+
+class Vocos:
+    """Log-mel frames (B, T, 100) to samples (B, T * 256): the backbone, then the inverse Fourier transform.
+
+    Source: vocos/models.py VocosBackbone, vocos/heads.py ISTFTHead; torch.istft with center=True.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._enter = Convolution(tensors["backbone.embed.weight"], tensors["backbone.embed.bias"])
+        self._first_norm = tensors["backbone.norm.weight"], tensors["backbone.norm.bias"]
+        self._blocks = convnext_blocks(tensors, "backbone.convnext.", scale="gamma", dilation=1)
+        self._last_norm = tensors["backbone.final_layer_norm.weight"], tensors["backbone.final_layer_norm.bias"]
+        self._to_spectrum = tensors["head.out.weight"], tensors["head.out.bias"]  # (FFT_SIZE + 2, C), (FFT_SIZE + 2,)
+        self._synthesis = tensors["head.istft.window"]  # (FFT_SIZE,): the Hann window
+
+    def __call__(self, mel: Tensor, exists: Tensor) -> Tensor:
+        """Returns the samples of every frame; those of frames that do not exist are meaningless but finite."""
+        frames = layer_norm(self._enter(mel, exists), *self._first_norm)
+        for block in self._blocks:
+            frames = block(frames, exists)
+        return self._waveform(layer_norm(frames, *self._last_norm), exists)
+
+    def _waveform(self, frames: Tensor, exists: Tensor) -> Tensor:
+        log_magnitude, phase = F.linear(frames, *self._to_spectrum).chunk(2, dim=-1)
+        magnitude = log_magnitude.exp().clamp(max=MAX_MAGNITUDE)
+        spectrum = torch.complex(magnitude * phase.cos(), magnitude * phase.sin())  # (B, T, FFT_SIZE / 2 + 1)
+        pieces = torch.fft.irfft(spectrum, FFT_SIZE) * self._synthesis
+        # Only frames that exist are added up, and only their windows are divided out. So the first and the last sample
+        # of the utterance equal those of an inverse transform over the whole utterance.
+        envelope = overlap_add(exists * self._synthesis.square())
+        return (overlap_add(pieces * exists) / envelope.clamp(min=NO_ENVELOPE)).flatten(1)
+
+
+# piece 0   |  0 |  1 |  2 |  3 |               pieces are a hop apart and OVERLAP quarters of a hop long
+# piece 1        |  0 |  1 |  2 |  3 |
+# piece 2             |  0 |  1 |  2 |  3 |
+# out                 |  0 |  1 |  2 | ...      hop t: quarter 2 of piece t, 1 of t + 1, 0 of t + 2, 3 of t - 1
+def overlap_add(pieces: Tensor) -> Tensor:
+    """Adds up pieces (B, T, FFT_SIZE), one hop apart, to samples (B, T, HOP) that begin at the middle of piece 0."""
+    rows, length, _ = pieces.shape
+    hops = pieces.reshape(rows, length, OVERLAP, HOP)
+    total = pieces.new_zeros(rows, length + OVERLAP - 1, HOP)
+    for quarter in range(OVERLAP):
+        total[:, quarter : quarter + length] += hops[:, :, quarter]
+    return total[:, CENTER : CENTER + length]
+
+
+class MelDecoder:
+    """Steps to log-mel frames (B, 2R, 100): two convolutions, ConvNeXt blocks, two layers, a scale per mel band.
+
+    One class reads both files: Decoder.safetensors (from hidden states) and the decoding half of DVAE.safetensors.
+
+    Source: ChatTTS/model/dvae.py, classes DVAE (`forward`, mode "decode") and DVAEDecoder.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._enter = Convolution(tensors["decoder.conv_in.0.weight"], tensors["decoder.conv_in.0.bias"])
+        self._widen = Convolution(tensors["decoder.conv_in.2.weight"], tensors["decoder.conv_in.2.bias"])
+        self._blocks = convnext_blocks(tensors, "decoder.decoder_block.", scale="weight", dilation=DILATION)
+        self._leave = tensors["decoder.conv_out.weight"].squeeze(2)  # (C', C): a convolution of one frame
+        band_scale = tensors["coef"].reshape(-1, 1, 1)  # (bands, 1, 1)
+        self._to_bands = Convolution(tensors["out_conv.weight"] * band_scale, None)
+        self.width: int = MEL_FRAMES_PER_STEP * tensors["decoder.conv_in.0.weight"].shape[1]
+        """numbers per step"""
+
+    def __call__(self, steps: Tensor, exists: Tensor) -> Tensor:
+        """Decodes steps (B, R, width) to mel frames (B, 2R, bands)."""
+        rows, length, width = steps.shape
+        # The first half of a step's numbers is its first mel frame, the second half its second.
+        frames = steps.reshape(rows, MEL_FRAMES_PER_STEP * length, width // MEL_FRAMES_PER_STEP)
+        frames = self._widen(gelu_(self._enter(frames, exists)), exists)
+        for block in self._blocks:
+            frames = block(frames, exists)
+        return self._to_bands(F.linear(frames, self._leave), exists)
+
+
+class CodeEmbedding:
+    """The decoding half of the quantiser: codes (B, R, 4), whole numbers in float32, to embeddings (B, R, width).
+
+    A code of 0..624 is four digits of base 5, lowest first; a digit 0..4 stands for -1, -0.5, 0, 0.5, 1. Codes 2g and
+    2g + 1 belong to group g: the second refines the first, on a smaller scale. Their sum, four numbers, is projected
+    to the group's part of the embedding.
+
+    Source: ChatTTS/model/dvae.py, class GFSQ (`_embed`); vector_quantize_pytorch, GroupedResidualFSQ.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._projections = [  # per group: weight (width / groups, digits), bias (width / groups,)
+            (group["weight"], group["bias"])
+            for index in range(VQ_GROUPS)
+            for group in [below(tensors, f"vq_layer.quantizer.rvqs.{index}.project_out.")]
+        ]
+        device = self._projections[0][0].device
+        self._levels = torch.tensor(VQ_LEVELS, device=device)
+        self._place_values = self._levels.cumprod(0) // self._levels  # 1, 5, 25, 125
+        self._residual_scales = torch.tensor(RESIDUAL_SCALES, device=device)
+
+    def __call__(self, codes: Tensor) -> Tensor:
+        """Returns the embeddings (B, R, width) of codes (B, R, codebooks)."""
+        values = self._values(codes)
+        groups = [self._refined(codes_of_group) for codes_of_group in values.chunk(VQ_GROUPS, dim=2)]
+        return torch.cat([F.linear(group, *own) for group, own in zip(groups, self._projections, strict=True)], dim=-1)
+
+    def _values(self, codes: Tensor) -> Tensor:
+        """Returns codes (...) as digits (..., digits), -1 .. 1."""
+        digits = codes.long().unsqueeze(-1) // self._place_values % self._levels
+        middle = self._levels // 2
+        return (digits - middle) / middle
+
+    def _refined(self, values: Tensor) -> Tensor:
+        """Returns the sum (B, R, digits) of one group's codes (B, R, refinements, digits), each on its own scale."""
+        total = values[:, :, 0]
+        for refinement in range(1, values.shape[2]):
+            total = total + values[:, :, refinement] * self._residual_scales**refinement
+        return total
 
 
 class Network:

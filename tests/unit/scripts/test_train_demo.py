@@ -22,9 +22,7 @@ from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.text.normalize import normalize
 from pipeline.text.pronunciation import Pronunciation
 from pipeline.text.tokenizer import PromptTokenizer
-from pipeline.vocoder.windowed.code_embedding import CodeEmbedding
-from pipeline.vocoder.windowed.mel_decoder import MelDecoder
-from pipeline.vocoder.windowed.vocos import Vocos
+from pipeline.vocoder.windowed.network import CodeEmbedding, MelDecoder, Vocos
 from pipeline.voices.seeds import draw_embedding, read_statistics
 from scripts.train_demo import batches, pieces, train_gpt
 from scripts.train_demo.codes import BOOKS, CODES, quantise, values_of

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.audio.loudness import integrated_loudness
-from pipeline.audio.post_processor import PostProcessor, silence
-from pipeline.audio.resample import resampled_length
+from pipeline.audio.post_processor import PostProcessor, resampled_length, silence
 from pipeline.types import AudioOptions, Denoise, Prosody, Segment, SynthesisRequest, Voice
 from tests.support.effort import examples
 from tests.support.sounds import RATE, noise, speech, true_peak_db

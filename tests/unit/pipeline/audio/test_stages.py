@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.audio.denoise import Denoiser, measure_noise
-from pipeline.audio.fade import Fade
 from pipeline.audio.framing import Blocks
 from pipeline.audio.limiter import CEILING_DBTP, Limiter
 from pipeline.audio.loudness import MAX_CORRECTION_DB, Level, integrated_loudness
-from pipeline.audio.resample import Resample, resampled_length
+from pipeline.audio.post_processor import Fade, Resample, resampled_length
 from pipeline.audio.trim import FRAME, MAX_FRAMES, Trim
 from pipeline.types import Denoise
 from tests.support.effort import examples

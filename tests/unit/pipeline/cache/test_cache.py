@@ -14,12 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.cache.cache import CodeCache
+from pipeline.cache.cache import OVERHEAD, CodeCache, MemoryTier
 from pipeline.cache.cached_generator import CachedModel
 from pipeline.cache.invalidation import PurgeGenerations
 from pipeline.cache.key import WITHOUT_EFFECT as WITHOUT_EFFECT_ON_STEPS
 from pipeline.cache.key import CacheEntryKey, Kept, entry_key_for
-from pipeline.cache.memory import OVERHEAD, MemoryTier
 from pipeline.cache.redis import RedisTier
 from pipeline.cache.serialization import pack, unpack
 from pipeline.checkpoint.weights import Checkpoint

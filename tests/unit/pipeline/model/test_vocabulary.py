@@ -11,8 +11,8 @@ from pipeline.model.cpu.quantise import quantise
 from pipeline.model.cpu.vocabulary import Vocabulary
 from pipeline.model.embedding import Embedding
 from pipeline.model.quantise import quantise as quantise_in_torch
-from pipeline.vocoder.incremental.code_tables import code_tables
-from pipeline.vocoder.windowed.code_embedding import CodeEmbedding
+from pipeline.vocoder.incremental.packing import code_tables
+from pipeline.vocoder.windowed.network import CodeEmbedding
 from tests.support.factories import make_prompt, make_speaker
 
 

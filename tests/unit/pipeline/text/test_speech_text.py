@@ -7,10 +7,9 @@ from tokenizers import Tokenizer
 
 from pipeline.checkpoint.layout import TOKENIZER_FILE
 from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText, PartlyUnspeakable
-from pipeline.text.markup.say_as import expand_say_as
 from pipeline.text.markup.ssml import parse
 from pipeline.text.segment import SegmentLimits, letter_weight
-from pipeline.text.speech_text import build_speech_text
+from pipeline.text.speech_text import build_speech_text, expand_say_as
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import LexiconEntry, PronunciationKind, Segment, SpeechText, SynthesisRequest, Voice
 

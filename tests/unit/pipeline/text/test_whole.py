@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.text.normalize.chinese_words import words_of
+from pipeline.text.normalize.chinese import words_of
 from pipeline.text.segment import SegmentLimits
 from pipeline.text.speech_text import build_speech_text
 from pipeline.types import Segment, SynthesisRequest
