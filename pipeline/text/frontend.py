@@ -157,7 +157,7 @@ class LocalTextFrontend:
         ]
 
     def _speech_text(self, request: SynthesisRequest) -> SpeechText:
-        return build_speech_text(request, self._config, self._vocabulary, self._languages)
+        return build_speech_text(request, self._limits, self._vocabulary, self._languages)
 
     def _words(
         self, segment: Segment, spans: Sequence[Span], request: SynthesisRequest, voices: Mapping[str, Voice]
