@@ -106,8 +106,8 @@ class EngineConfig(StrictModel):
     standard_patience_s: ClassVar[float] = 2.0
     """an interactive sequence overtakes standard ones that arrived less than this before it"""
     bulk_patience_s: ClassVar[float] = 20.0
-    """all others go before bulk; while a bulk sequence is older than they by this, one slot stays bulk's, and one row where five are
-    fast enough (max_rtf)"""
+    """all others go before bulk; while a bulk sequence is older than they by this, one slot stays bulk's, and
+    one row where five are fast enough (max_rtf)"""
     max_preempted: ClassVar[int] = 4
     """bulk sequences kept in host memory with their KV cache: at most 60 KiB per position each"""
     attention_split: ClassVar[int | None] = None
