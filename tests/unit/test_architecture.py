@@ -91,7 +91,6 @@ ALONE = {
     "pipeline/store/reserve.py": "disk space of more than one store",
     "pipeline/types/": "its users import the package",
     "serve/access/revoked_keys.py": "what a marker says",
-    "serve/doors/riva/protocol.py": "made of the generated protocol",
     "serve/deployments/replica_stop.py": "the only place of a private name of Serve",
     "serve/http/neighbours/": "one module a protocol",
     "serve/http/routes/": "one module a group of routes",
