@@ -21,10 +21,11 @@ from pipeline.cache.invalidation import PurgeGenerations
 from pipeline.cache.key import CacheEntryKey
 from pipeline.cache.serialization import pack, unpack
 from pipeline.cache.single_flight import SharedStream
-from pipeline.errors import AtCapacity, DeadlineExceeded, OtherBuild
+from pipeline.errors import AtCapacity, DeadlineExceeded, NotCached, OtherBuild
 from pipeline.store.threads import ask_store
 from pipeline.types import CacheResult, Lane, Position, SchedulingParams, StepBlock
 
+NOT_THERE = "this speech is not in the cache, and the request accepts nothing else (only-if-cached)"
 OVERHEAD = 256  # bytes of an entry beside its content: key, tuple, slot in the table
 
 
@@ -148,6 +149,7 @@ class SharedTier(Protocol):
 
 Generate = Callable[[GenerationTerms], AsyncGenerator[StepBlock, None]]
 OnSource = Callable[[CacheResult], None]
+OnBuild = Callable[[str], None]
 
 
 class CodeCache:
@@ -174,6 +176,8 @@ class CodeCache:
         *,
         refresh: bool,
         on_source: OnSource,
+        on_build: OnBuild,
+        must_be_cached: bool = False,
     ) -> AsyncGenerator[StepBlock, None]:
         """Streams the steps of one segment: from a tier, from a segment in progress, or newly generated.
 
@@ -181,11 +185,15 @@ class CodeCache:
             generate: opens the stream that generates them.
             refresh: generate them in any case, and replace the entry.
             on_source: called with the source of the steps, before the first of them.
+            on_build: called with the fingerprint of the engine that has generated the last of them, if it was asked.
 
         Raises:
+            NotCached: they must be in the cache, and are not.
             OtherBuild: a joined generation failed half-way, and what is left was made by another build.
             Else whatever the stream of `generate` raises, even if another request opened it.
         """
+        if must_be_cached and not await self.has(entry_key):
+            raise NotCached(NOT_THERE, param="cache")
         position = Position()
         while True:
             cached = None if refresh else self._from_memory(entry_key)
@@ -197,13 +205,16 @@ class CodeCache:
             stream, its_terms = (None, terms) if refresh else self._in_progress.get(entry_key.digest, (None, terms))
             if stream is None or not terms.may_join(its_terms):
                 its_terms = terms
-                stream = self._start(entry_key, generate, terms, refresh=refresh, on_source=on_source)
+                stream = self._start(entry_key, generate, terms, refresh=refresh, on_source=on_source, on_build=on_build)
             else:
                 self._joined += 1
                 on_source(CacheResult.JOINED)
             try:
-                async with aclosing(stream.listen()) as blocks:
-                    async for block in blocks:
+                read = 0
+                async with stream.listening():
+                    while await stream.has(read):
+                        block = stream.blocks[read]
+                        read += 1
                         _check_build(position, block.fingerprint)
                         position |= Position(build=block.fingerprint)
                         rest = block.after(position)
@@ -273,56 +284,43 @@ class CodeCache:
         *,
         refresh: bool,
         on_source: OnSource,
+        on_build: OnBuild,
     ) -> SharedStream:
+        async def make(stream: SharedStream) -> None:
+            cached = None if refresh else await self._from_shared_tier(entry_key)
+            on_source(CacheResult.MISS if cached is None else CacheResult.HIT)
+            if cached is not None:
+                stream.put(cached)
+                return
+            self._misses += 1
+            async with aclosing(generate(terms)) as steps:
+                async for block in steps:
+                    if block.finish is not None:
+                        on_build(block.fingerprint)
+                        # Before the last block is delivered: a lookup after that is a hit.
+                        self._store(entry_key, [*stream.blocks, block])
+                    stream.put(block)
+
         def remove() -> None:
             if self._in_progress.get(entry_key.digest) == (stream, terms):
                 del self._in_progress[entry_key.digest]
 
-        steps = self._generate_and_store(entry_key, on_source, generate, terms)
-        if not refresh and self._shared is not None:
-            steps = self._from_shared_tier(entry_key, on_source, self._shared, otherwise=steps)
-        stream = SharedStream(steps, on_end=remove)
+        stream = SharedStream(make, on_end=remove)
         self._in_progress[entry_key.digest] = stream, terms
         return stream
 
-    async def _from_shared_tier(
-        self,
-        entry_key: CacheEntryKey,
-        on_source: OnSource,
-        shared: SharedTier,
-        *,
-        otherwise: AsyncGenerator[StepBlock, None],
-    ) -> AsyncGenerator[StepBlock, None]:
-        """Streams the entry of the shared tier, or `otherwise` if there is none."""
-        async with aclosing(otherwise):
-            content = await shared.get(entry_key.tenant, entry_key.digest)
-            try:
-                cached = None if content is None else unpack(content)
-            except ValueError:
-                cached = None  # damaged, or in another format: it is replaced
-            if content is None or cached is None:
-                async for block in otherwise:
-                    yield block
-                return
-            self._shared_hits += 1
-            self._steps += len(cached.codes)
-            self._memory.put(entry_key, content)
-            on_source(CacheResult.HIT)
-            yield replace(cached, fingerprint=entry_key.fingerprint)
-
-    async def _generate_and_store(
-        self, entry_key: CacheEntryKey, on_source: OnSource, generate: Generate, terms: GenerationTerms
-    ) -> AsyncGenerator[StepBlock, None]:
-        """Streams the steps from the model, and stores them when they are complete."""
-        self._misses += 1
-        on_source(CacheResult.MISS)
-        blocks = []
-        async with aclosing(generate(terms)) as steps:
-            async for block in steps:
-                blocks.append(block)
-                if block.finish is not None:
-                    self._store(entry_key, blocks)  # before the last block is delivered: a lookup after that is a hit
-                yield block
+    async def _from_shared_tier(self, entry_key: CacheEntryKey) -> StepBlock | None:
+        content = None if self._shared is None else await self._shared.get(entry_key.tenant, entry_key.digest)
+        try:
+            cached = None if content is None else unpack(content)
+        except ValueError:
+            return None  # damaged, or in another format: it is replaced
+        if content is None or cached is None:
+            return None
+        self._shared_hits += 1
+        self._steps += len(cached.codes)
+        self._memory.put(entry_key, content)
+        return replace(cached, fingerprint=entry_key.fingerprint)
 
     def _store(self, entry_key: CacheEntryKey, blocks: list[StepBlock]) -> None:
         """Stores a complete segment, unless the engine has changed or the entry has been purged meanwhile."""

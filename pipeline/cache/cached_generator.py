@@ -8,15 +8,12 @@ Never: an entry of another fingerprint, tenant or purge generation
 
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 
-from pipeline.cache.cache import CodeCache, GenerationTerms, terms_for
+from pipeline.cache.cache import NOT_THERE, CodeCache, GenerationTerms, terms_for
 from pipeline.cache.key import CacheEntryKey, Kept, entry_key_for
 from pipeline.errors import NotCached
 from pipeline.protocols import CodeGenerator
 from pipeline.types import CacheControl, CacheMode, CacheResult, Head, Prompt, SamplingParams, StepBlock
-
-NOT_THERE = "this speech is not in the cache, and the request accepts nothing else (only-if-cached)"
 
 
 class CachedModel:
@@ -30,7 +27,7 @@ class CachedModel:
         """
         self.cache = cache
         self.fingerprint = fingerprint
-        self._generator = generator
+        self.generator = generator
         self._kept = kept
 
     def for_request(self, control: CacheControl) -> "CachedGenerator | None":
@@ -53,17 +50,6 @@ class CachedModel:
             prompt, sampling, fingerprint=self.fingerprint, tenant=tenant, generations=generations, kept=self._kept
         )
 
-    async def generate(
-        self, prompt: Prompt, sampling: SamplingParams, terms: GenerationTerms
-    ) -> AsyncGenerator[StepBlock, None]:
-        """Streams the steps from the model itself."""
-        steps = self._generator.generate(prompt, sampling, timeout_s=terms.deadline - time.monotonic(), admitted=terms.admitted)
-        async with aclosing(steps):
-            async for block in steps:
-                if block.finish is not None:
-                    self.fingerprint = block.fingerprint
-                yield block
-
 
 class CachedGenerator:
     """protocols.CodeGenerator for one request."""
@@ -76,7 +62,7 @@ class CachedGenerator:
         self.has_made = False
         """whether the model makes steps of any segment"""
 
-    async def generate(
+    def generate(
         self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
     ) -> AsyncGenerator[StepBlock, None]:
         """Streams the steps of a prompt, from the cache or the model.
@@ -84,24 +70,29 @@ class CachedGenerator:
         Raises:
             NotCached: a second take, which check() has not looked for.
         """
-        if sampling.attempt:
-            await self.check((prompt,), sampling)
+        model = self._model
+
+        def generate(terms: GenerationTerms) -> AsyncGenerator[StepBlock, None]:
+            left_s = terms.deadline - time.monotonic()
+            return model.generator.generate(prompt, sampling, timeout_s=left_s, admitted=terms.admitted)
 
         def on_source(result: CacheResult) -> None:
             self.has_made |= result is CacheResult.MISS
             if prompt.head is Head.CODE and prompt.segment.index == 0:
                 self.result = result
 
-        steps = self._model.cache.steps(
-            self._model.entry_key(prompt, sampling, self._control.tenant),
-            lambda terms: self._model.generate(prompt, sampling, terms),
+        def on_build(fingerprint: str) -> None:
+            model.fingerprint = fingerprint
+
+        return model.cache.steps(
+            model.entry_key(prompt, sampling, self._control.tenant),
+            generate,
             terms_for(timeout_s, prompt.scheduling, admitted=admitted),
             refresh=self._control.mode is CacheMode.REFRESH,
             on_source=on_source,
+            on_build=on_build,
+            must_be_cached=sampling.attempt > 0 and self._control.mode is CacheMode.ONLY_IF_CACHED,
         )
-        async with aclosing(steps):
-            async for block in steps:
-                yield block
 
     async def check(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> None:
         """Checks that a request that accepts cached speech only will find all of it.

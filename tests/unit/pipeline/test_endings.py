@@ -168,7 +168,9 @@ def test_a_joined_segment_goes_on_with_steps_of_its_build_or_not_at_all(further,
         async def listen(generate: Callable, deadline: float) -> int:
             nonlocal steps
             terms = GenerationTerms(deadline, admitted=True)
-            found = cache.steps(entry, generate, terms, refresh=False, on_source=lambda source: None)
+            found = cache.steps(
+                entry, generate, terms, refresh=False, on_source=lambda source: None, on_build=lambda build: None
+            )
             async with aclosing(found):
                 return sum([len(each.codes) async for each in found])
 

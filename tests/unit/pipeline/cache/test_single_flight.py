@@ -77,6 +77,7 @@ class Listener:
             terms_for(60, SchedulingParams(), admitted=True),
             refresh=refresh,
             on_source=on_source,
+            on_build=lambda build: None,
         )
         try:
             async with aclosing(steps):
@@ -236,7 +237,9 @@ def test_a_refusal_that_was_the_leaders_own_is_not_the_followers():
 
         async def codes(terms: GenerationTerms) -> np.ndarray:
             entry_key = CacheEntryKey("1", "", (0, 0), "", Kept.HIDDEN)
-            blocks = cache.steps(entry_key, generate, terms, refresh=False, on_source=lambda result: None)
+            blocks = cache.steps(
+                entry_key, generate, terms, refresh=False, on_source=lambda result: None, on_build=lambda build: None
+            )
             return np.concatenate([block.codes async for block in blocks])
 
         first = asyncio.create_task(codes(leader))
@@ -269,6 +272,7 @@ def test_no_request_waits_behind_a_less_urgent_lane():
                 terms,
                 refresh=False,
                 on_source=sources.append,
+                on_build=lambda build: None,
             )
             readers.append(asyncio.create_task(joined(blocks)))
             await settle()
