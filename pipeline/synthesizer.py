@@ -28,9 +28,9 @@ from pipeline.cache.cached_generator import CachedModel
 from pipeline.config import SpeechConfig
 from pipeline.errors import EngineFault
 from pipeline.protocols import CodeGenerator, TextFollower, TextFrontend, VoiceSource, WaveDecoder
-from pipeline.takes import Takes
+from pipeline.takes.rerolls import Rerolls
+from pipeline.takes.takes import Takes
 from pipeline.text.segment import predicted_steps
-from pipeline.timing.rerolls import Rerolls
 from pipeline.timing.timeline import Timeline
 from pipeline.types import (
     AudioChunk,

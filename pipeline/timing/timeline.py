@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from pipeline.protocols import TextFollower
 from pipeline.spec import SAMPLES_PER_STEP
+from pipeline.takes.coverage import coverage_of
 from pipeline.text.segment import letter_weight
-from pipeline.timing.coverage import coverage_of
 from pipeline.timing.follow import GROUP
 from pipeline.types import (
     Coverage,

@@ -20,8 +20,8 @@ from pipeline.engine.observer import NullEngineObserver
 from pipeline.engine.scheduler import Scheduler
 from pipeline.errors import DeadlineExceeded, EngineDead, EngineFault, NotCached, OtherBuild, SynthesisError
 from pipeline.synthesizer import SegmentPrefetcher, Synthesizer
-from pipeline.takes import Takes
-from pipeline.timing.rerolls import RETRY_FAILED, Rerolls
+from pipeline.takes.rerolls import RETRY_FAILED, Rerolls
+from pipeline.takes.takes import Takes
 from pipeline.types import (
     FinishReason,
     Followed,

@@ -17,7 +17,7 @@ from pipeline.cache.key import Kept
 from pipeline.config import EngineConfig
 from pipeline.engine.engine import Engine
 from pipeline.errors import DeadlineExceeded, NotCached
-from pipeline.takes import ROLLED_AGAIN, TOO_SHORT, Takes
+from pipeline.takes.takes import ROLLED_AGAIN, TOO_SHORT, Takes
 from pipeline.types import CacheControl, CacheMode, FinishReason, Head, Prompt, SamplingParams, SeedMode, StepBlock
 from tests.support.factories import collect, make_prompt
 

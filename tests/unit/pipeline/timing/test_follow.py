@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.timing.coverage import coverage_of
+from pipeline.takes.coverage import coverage_of
 from pipeline.timing.follow import LAG, Follower
 from pipeline.types import Coverage, Followed, SpokenWord
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from pipeline.errors import SynthesisError
 from pipeline.protocols import TextFollower
-from pipeline.takes import TAKES, Takes
-from pipeline.timing.coverage import coverage_of
+from pipeline.takes.coverage import coverage_of
+from pipeline.takes.takes import TAKES, Takes
 from pipeline.types import Coverage, Prompt, SpokenWord, StepBlock
 
 RETRIED = "retried"
@@ -52,13 +52,13 @@ class Rerolls:
         counts = ((RETRIED, self._retried), (RETRY_FAILED, self._failed))
         return (*self._takes.warnings, *(count for count in counts if count[1]))
 
-    async def steps(self, prompt: Prompt, *, admitted: bool) -> AsyncGenerator[StepBlock, None]:
+    def steps(self, prompt: Prompt, *, admitted: bool) -> AsyncGenerator[StepBlock, None]:
         """Streams the steps of one segment, as Takes.steps does."""
-        if not self._retries:
-            async with aclosing(self._takes.steps(prompt, admitted=admitted)) as steps:
-                async for block in steps:
-                    yield block
-            return
+        if self._retries:
+            return self._best_steps(prompt, admitted=admitted)
+        return self._takes.steps(prompt, admitted=admitted)
+
+    async def _best_steps(self, prompt: Prompt, *, admitted: bool) -> AsyncGenerator[StepBlock, None]:
         best: tuple[Coverage | None, list[StepBlock], Counter[str]] | None = None
         for retry in range(self._retries + 1):
             counts: Counter[str] = Counter()

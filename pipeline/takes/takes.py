@@ -13,7 +13,7 @@ is replaced by the second draw of the same seed. A later end can only be reporte
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -73,59 +73,41 @@ class Takes:
         """
         counts = self._counts if counts is None else counts
         sampling = replace(self._sampling.of(prompt.segment.prosody), attempt=self._sampling.attempt + attempt)
-        first = self._take(prompt, sampling, admitted=admitted)
-        async with aclosing(first):
-            opening = await _opening(first, self._held_steps(prompt))
-            if not self._ends_early(prompt, opening):
-                async for block in self._spoken(prompt, opening, first, counts):
-                    yield block
-                return
-        counts[ROLLED_AGAIN] += 1
-        second = self._take(prompt, replace(sampling, attempt=sampling.attempt + 1), admitted=True)
-        async with aclosing(second):
-            async for block in self._spoken(prompt, [], second, counts):
-                yield block
+        for take in range(TAKES):
+            decisive = self._decisive_steps(prompt) if take == 0 else 0
+            opening: list[StepBlock] = []
+            ends_early = False
+            drawn = replace(sampling, attempt=sampling.attempt + take)
+            async with aclosing(self._generate(prompt, drawn, admitted=admitted or take > 0)) as blocks:
+                async for block in blocks:
+                    self.running.set()
+                    ends_early = block.finish is FinishReason.EOS and block.stop < decisive
+                    opening.append(block)
+                    if block.stop >= decisive:
+                        for ready in opening:
+                            yield _counted(prompt, ready, counts)
+                        opening.clear()
+                if not ends_early:
+                    for ready in opening:
+                        yield _counted(prompt, ready, counts)
+                    return
+            counts[ROLLED_AGAIN] += 1
 
-    async def _take(self, prompt: Prompt, sampling: SamplingParams, *, admitted: bool) -> AsyncGenerator[StepBlock, None]:
+    def _generate(self, prompt: Prompt, sampling: SamplingParams, *, admitted: bool) -> AsyncGenerator[StepBlock, None]:
         time_left_s = self._deadline - time.monotonic()
         if time_left_s <= 0:
             raise DeadlineExceeded(f"the request's time was over before segment {prompt.segment.index} began")
-        async with aclosing(self._generator.generate(prompt, sampling, timeout_s=time_left_s, admitted=admitted)) as blocks:
-            async for block in blocks:
-                self.running.set()
-                yield block
+        return self._generator.generate(prompt, sampling, timeout_s=time_left_s, admitted=admitted)
 
-    def _held_steps(self, prompt: Prompt) -> int:
+    def _decisive_steps(self, prompt: Prompt) -> int:
+        """Returns how many steps are kept back, which decide whether a take ends too early."""
         first = self._first_steps[min(prompt.segment.index, len(self._first_steps) - 1)]
         # UPSTREAM draws are ChatTTS's own, which have no second roll.
         return 0 if self._sampling.seed_mode is SeedMode.UPSTREAM else min(prompt.least_steps, first)
 
-    def _ends_early(self, prompt: Prompt, opening: list[StepBlock]) -> bool:
-        last = opening[-1] if opening else None
-        return last is not None and last.finish is FinishReason.EOS and last.stop < self._held_steps(prompt)
 
-    async def _spoken(
-        self, prompt: Prompt, opening: list[StepBlock], rest: AsyncIterator[StepBlock], counts: Counter[str]
-    ) -> AsyncGenerator[StepBlock, None]:
-        """Yields the blocks of the take that is spoken; counts it if it is too short."""
-        for block in opening:
-            _check_length(prompt, block, counts)
-            yield block
-        async for block in rest:
-            _check_length(prompt, block, counts)
-            yield block
-
-
-def _check_length(prompt: Prompt, block: StepBlock, counts: Counter[str]) -> None:
+def _counted(prompt: Prompt, block: StepBlock, counts: Counter[str]) -> StepBlock:
+    """Returns a block of the take that is spoken; counts the take if it is too short."""
     if block.finish is not None and block.stop < prompt.least_steps:
         counts[TOO_SHORT] += 1
-
-
-async def _opening(blocks: AsyncIterator[StepBlock], steps: int) -> list[StepBlock]:
-    """Returns the first blocks of a take: as many as have so many steps, or all of a shorter one."""
-    opening: list[StepBlock] = []
-    async for block in blocks:
-        opening.append(block)
-        if block.stop >= steps:
-            break
-    return opening
+    return block
