@@ -19,9 +19,10 @@ Admission, quotas, idempotency, resuming, time limits, the cache, metrics, the t
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, aclosing, contextmanager
+from contextlib import ExitStack, aclosing, closing, contextmanager
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.audio.encode import Encoder, encode_whole
 from pipeline.audio.formats import AudioFormat
@@ -46,27 +47,37 @@ LIGHT_CONTAINERS = ("pcm", "wav", "ulaw", "alaw")
 ENCODERS = ThreadPoolExecutor(8, thread_name_prefix="encoder")  # nothing that waits for somebody else may keep them
 
 
-async def encode_stream(chunks: AsyncGenerator[AudioChunk, None], audio: AudioFormat) -> AsyncGenerator[bytes, None]:
-    """Yields the pieces of the container as they become final."""
-    encoder = Encoder(audio)
-    light = audio.container in LIGHT_CONTAINERS
-    try:
-        async for chunk in chunks:
-            data = encoder.feed(chunk.samples) if light else await _in_thread(encoder.feed, chunk.samples)
-            if data:
-                yield data
-        data = encoder.finish() if light else await _in_thread(encoder.finish)
-        if data:
-            yield data
-    finally:
-        encoder.close()
+class Encoding:
+    """The bytes of one reply, made of its samples without delaying the other replies of the process."""
 
+    def __init__(self, audio: AudioFormat, *, streamed: bool) -> None:
+        """
+        Args:
+            streamed: False: the whole container in one piece, with exact sizes in its header.
+        """
+        self._audio = audio
+        self._encoder = Encoder(audio) if streamed else None
+        self._is_light = audio.container in LIGHT_CONTAINERS
+        self._samples = [np.zeros(0, np.float32)]  # of one piece
 
-async def encode_at_once(chunks: AsyncGenerator[AudioChunk, None], audio: AudioFormat) -> AsyncGenerator[bytes, None]:
-    """Yields the whole container as one piece, with exact sizes in its header."""
-    parts = [chunk.samples async for chunk in chunks]
-    samples = np.concatenate(parts) if parts else np.zeros(0, np.float32)
-    yield await asyncio.get_running_loop().run_in_executor(ENCODERS, encode_whole, samples, audio)
+    async def feed(self, samples: NDArray[np.float32]) -> bytes:
+        """Returns the bytes that became final; it may be none."""
+        if self._encoder is None:
+            self._samples.append(samples)
+            return b""
+        return self._encoder.feed(samples) if self._is_light else await _in_thread(self._encoder.feed, samples)
+
+    async def finish(self) -> bytes:
+        """Returns the last bytes."""
+        if self._encoder is None:
+            samples = np.concatenate(self._samples)
+            return await asyncio.get_running_loop().run_in_executor(ENCODERS, encode_whole, samples, self._audio)
+        return self._encoder.finish() if self._is_light else await _in_thread(self._encoder.finish)
+
+    def close(self) -> None:
+        """Frees the encoder."""
+        if self._encoder is not None:
+            self._encoder.close()
 
 
 async def _in_thread(work: Callable[..., bytes], *args: object) -> bytes:
@@ -249,47 +260,51 @@ class SpeechSession:
         return await self._services.resuming.token_for(self._body, job, self._context, engines, is_paid=is_paid)
 
     async def _encoded(self, job: SpeechJob) -> AsyncGenerator[bytes, None]:
-        """Streams the bytes of the reply that the client does not have.
+        """Streams the bytes of the reply that the client does not have, within the time limits.
 
         Raises:
             ApiError: they would not be those of the reply that it goes on with.
         """
-        async with aclosing(self._timely(job)) as chunks:
-            encode = encode_stream if job.streamed else encode_at_once
-            async with aclosing(encode(chunks, job.audio)) as pieces:
-                async for data in pieces:
-                    if self._origin is not None and not self._recorder.has_started:
-                        self._services.resuming.check_engine(self._origin, self._recorder.timings.builds)
-                    rest = data if self._known is None else self._known.rest_of(data)
-                    if rest or self._known is None:
-                        yield rest
+        limits, recorder = self._services.limits, self._recorder
+        ends_at = _now() + limits.total_timeout_s
+        limit_s, what = job.first_audio_timeout_s, "no audio"
+        with closing(Encoding(job.audio, streamed=job.streamed)) as encoding:
+            try:
+                async with aclosing(self._services.stream(job.request)) as chunks:
+                    while (chunk := await _next_chunk(chunks, limit_s, what, ends_at, limits.total_timeout_s)) is not None:
+                        self._context.caller.check_key()
+                        if chunk.is_made:
+                            await self._payment.pay_made()
+                        duration_s = recorder.add(chunk, job.audio.sample_rate)
+                        self._times += chunk.times
+                        if not duration_s:
+                            continue  # the audio stages keep samples that are not final yet
+                        self._payment.add_audio(duration_s)
+                        data = await encoding.feed(chunk.samples)
+                        if data and (rest := self._rest_of(data)):
+                            yield rest
+                        # Bulk requests may be preempted for longer than a listener would wait.
+                        limit_s = limits.total_timeout_s if job.is_bulk else limits.chunk_timeout_s
+                        what = "no further audio"
+            finally:
+                self._payment.end_audio()
+            data = await encoding.finish()
+            if (data or not job.streamed) and ((rest := self._rest_of(data)) or self._known is None):
+                yield rest
+
+    def _rest_of(self, data: bytes) -> bytes:
+        """Returns the part of the next bytes that the client does not have.
+
+        Raises:
+            ApiError: they are not those of the reply that it goes on with.
+        """
+        if self._origin is not None and not self._recorder.has_started:
+            self._services.resuming.check_engine(self._origin, self._recorder.timings.builds)
+        return data if self._known is None else self._known.rest_of(data)
 
     def _timed(self, job: SpeechJob) -> Timed:
         items, self._times = tuple(self._times), []
         return Timed(job, items)
-
-    async def _timely(self, job: SpeechJob) -> AsyncGenerator[AudioChunk, None]:
-        """Streams the chunks that have samples, within the time limits."""
-        limits, recorder = self._services.limits, self._recorder
-        ends_at = _now() + limits.total_timeout_s
-        limit_s, what = job.first_audio_timeout_s, "no audio"
-        try:
-            async with aclosing(self._services.stream(job.request)) as chunks:
-                while (chunk := await _next_chunk(chunks, limit_s, what, ends_at, limits.total_timeout_s)) is not None:
-                    self._context.caller.check_key()
-                    if chunk.is_made:
-                        await self._payment.pay_made()
-                    duration_s = recorder.add(chunk, job.audio.sample_rate)
-                    self._times += chunk.times
-                    if not duration_s:
-                        continue  # the audio stages keep samples that are not final yet
-                    self._payment.add_audio(duration_s)
-                    yield chunk
-                    # Bulk requests may be preempted for longer than a listener would wait.
-                    limit_s = limits.total_timeout_s if job.is_bulk else limits.chunk_timeout_s
-                    what = "no further audio"
-        finally:
-            self._payment.end_audio()
 
     async def _pay(self, job: SpeechJob, continuation: Continuation | None, keyed: KeyedRequest | None) -> None:
         payment, resumes, request = self._payment, self._context.resumes, job.request

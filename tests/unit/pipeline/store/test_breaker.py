@@ -2,9 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
@@ -14,8 +14,7 @@ from pipeline.errors import StoreUnavailable
 from pipeline.store.breaker import MOST_IN_FLIGHT, SLOW_S, Breaker, Open
 from pipeline.store.mirror import Mirror
 from pipeline.store.threads import ask_store
-from pipeline.types import AudioChunk
-from serve.speech.speak import encode_stream
+from serve.speech.speak import Encoding
 from tests.support.clock import HeldClock
 
 
@@ -98,9 +97,6 @@ def test_who_waits_for_a_refresh_of_another_thread_hears_so_soon(hanging: Hangin
 
 
 def test_encoders_do_not_wait_for_stores(hanging: Hanging):
-    async def chunks() -> AsyncGenerator[AudioChunk, None]:
-        yield AudioChunk(np.zeros(2400, np.float32), 0, is_last=True)
-
     async def play() -> bytes:
         blocked = [
             asyncio.ensure_future(run(hanging.go_on.wait, 60)) for run in (ask_store, asyncio.to_thread) for _ in range(40)
@@ -108,7 +104,8 @@ def test_encoders_do_not_wait_for_stores(hanging: Hanging):
         await asyncio.sleep(0)
         try:
             async with asyncio.timeout(30):
-                return b"".join([piece async for piece in encode_stream(chunks(), audio_format("mp3"))])
+                with closing(Encoding(audio_format("mp3"), streamed=True)) as encoding:
+                    return await encoding.feed(np.zeros(2400, np.float32)) + await encoding.finish()
         finally:
             hanging.go_on.set()
             await asyncio.gather(*blocked)
