@@ -28,9 +28,8 @@ from pipeline.checkpoint.manifest import file_sha256
 from pipeline.config import PipelineConfig
 from pipeline.errors import SynthesisError
 from pipeline.native.instructions import usable
-from pipeline.protocols import SpeechStream
 from pipeline.store.poll import follow
-from pipeline.types import Refined, SpeechText, SynthesisRequest
+from pipeline.types import SynthesisRequest
 from serve.access.admission import AdmissionLimiter
 from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator, local_peer_check
@@ -113,22 +112,6 @@ class IngressParts:
     wyoming: WyomingListener
 
 
-class QuarantinedText:
-    """http.services.TextServices: the pipelines' answers about a text, for requests that are not in quarantine."""
-
-    def __init__(self, quarantine: Quarantine, pipelines: VersionPipelines) -> None:
-        self._quarantine = quarantine
-        self._pipelines = pipelines
-
-    async def read(self, request: SynthesisRequest) -> SpeechText:
-        """Returns the normalised text."""
-        return await self._quarantine.answer(self._pipelines.read, request)
-
-    async def refine(self, request: SynthesisRequest) -> list[Refined]:
-        """Returns every segment before and after the refine pass."""
-        return await self._quarantine.answer(self._pipelines.refine, request)
-
-
 async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: str | None) -> IngressParts:
     """Builds one ingress replica; waits until the stages behind it have loaded their weights.
 
@@ -147,19 +130,20 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
         stages,
         records.voices,
         records.cache,
+        quarantine,
         fingerprint=await ask_fingerprint(acoustic),
         wake_limit_s=config.limits.start_timeout_s,
     )
-    recent, stream = RecentReplies(metrics), partial(quarantine.stream, pipelines.stream)
+    recent = RecentReplies(metrics)
     authenticator = build_authenticator(config, records, listens)
-    speech = build_speech(config, records, models, admission, recent, stream, pipelines, authenticator)
+    speech = build_speech(config, records, models, admission, recent, pipelines, authenticator)
     unread = UnreadBytes(config.limits.max_unread_bytes)
     status = IngressStatus(speech, records, pipelines, quarantine, unread)
     services = Services(
         speech=speech,
         conversations=Conversations(config.conversations),
         jobs=build_jobs(config, records, speech),
-        text=QuarantinedText(quarantine, pipelines),
+        text=pipelines,
         voices=build_voices(config, records, speech, pipelines),
         bodies=BodyReader(config.limits),
         unread=unread,
@@ -179,13 +163,12 @@ def build_speech(
     models: ModelSelector,
     admission: AdmissionLimiter,
     observer: ReplyObserver,
-    stream: SpeechStream,
     pipelines: VersionPipelines,
     authenticator: Authenticator,
 ) -> SpeechServices:
-    """Returns what every request for speech passes; `stream` synthesises, which ends in `pipelines`."""
+    """Returns what every request for speech passes."""
     return SpeechServices(
-        stream=stream,
+        stream=pipelines.stream,
         awake=pipelines.awake,
         voice_id=records.voices.canonical,
         lexicons=records.lexicons,

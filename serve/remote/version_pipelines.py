@@ -41,6 +41,7 @@ from serve.remote.remote_stages import (
 from serve.remote.waking import Wakefulness, Waking
 from serve.resilience.autoscaling import BACKLOG_S, BUSY
 from serve.resilience.circuit_breaker import Breaker, is_fault
+from serve.resilience.quarantine import Quarantine
 from serve.versions.rollout import Rollout
 
 STEPS_PER_SECOND = SAMPLE_RATE / SAMPLES_PER_STEP
@@ -59,6 +60,7 @@ class VersionPipelines:
         handles: Mapping[str, Handle],
         voices: VoiceSource,
         cache: CodeCache,
+        quarantine: Quarantine,
         *,
         fingerprint: str,
         wake_limit_s: float,
@@ -71,6 +73,7 @@ class VersionPipelines:
             wake_limit_s: the argument of Waking [s].
         """
         self._rollout = rollout
+        self._quarantine = quarantine
         self._handles = handles
         self._waking = Waking(handles, wake_limit_s)
         self.builds = Builds()
@@ -99,23 +102,24 @@ class VersionPipelines:
         """Streams the audio of a request from the version it names, and reports its outcome to the rollout.
 
         Raises:
-            as Synthesizer.stream; StageAsleep.
+            as Synthesizer.stream; StageAsleep; RequestQuarantined, AtCapacity: as Quarantine.track.
         """
-        self._waking.check(needed_by(self._version(request)))
-        version, began, first_audio_s, failed = self._version(request).id, time.monotonic(), None, False
-        try:
-            async with aclosing(self._pipeline_for(request).stream(request)) as chunks:
-                async for chunk in chunks:
-                    if first_audio_s is None and len(chunk.samples):
-                        first_audio_s = time.monotonic() - began
-                    yield chunk
-        except BaseException as error:
-            failed = is_its_failure(error)
-            left = isinstance(error, asyncio.CancelledError | GeneratorExit) and first_audio_s is None
-            failed = failed or (left and time.monotonic() - began > GIVEN_UP_S)
-            raise
-        finally:
-            self._rollout.ended(version, failed=failed, first_audio_s=first_audio_s)
+        with self._quarantine.track(request):
+            self._waking.check(needed_by(self._version(request)))
+            version, began, first_audio_s, failed = self._version(request).id, time.monotonic(), None, False
+            try:
+                async with aclosing(self._pipeline_for(request).stream(request)) as chunks:
+                    async for chunk in chunks:
+                        if first_audio_s is None and len(chunk.samples):
+                            first_audio_s = time.monotonic() - began
+                        yield chunk
+            except BaseException as error:
+                failed = is_its_failure(error)
+                left = isinstance(error, asyncio.CancelledError | GeneratorExit) and first_audio_s is None
+                failed = failed or (left and time.monotonic() - began > GIVEN_UP_S)
+                raise
+            finally:
+                self._rollout.ended(version, failed=failed, first_audio_s=first_audio_s)
 
     async def awake(self, request: SynthesisRequest) -> float:
         """Returns once every stage of the version has a replica.
@@ -130,13 +134,15 @@ class VersionPipelines:
 
     async def read(self, request: SynthesisRequest) -> SpeechText:
         """Returns the text as the version normalises it, without a step of the model."""
-        self._waking.check([TEXT])
-        return await self._pipeline_for(request).read(request)
+        with self._quarantine.track(request):
+            self._waking.check([TEXT])
+            return await self._pipeline_for(request).read(request)
 
     async def refine(self, request: SynthesisRequest) -> list[Refined]:
         """Returns every segment before and after the version's refine pass."""
-        self._waking.check(needed_by(self._version(request)))
-        return await self._pipeline_for(request).refine(request)
+        with self._quarantine.track(request):
+            self._waking.check(needed_by(self._version(request)))
+            return await self._pipeline_for(request).refine(request)
 
     async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
         """Returns the codes (n, 4) of a recording (m,), as the first version's protocols.RecordingEncoder."""

@@ -13,18 +13,14 @@ inside them.
 import hashlib
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TypeVar
 
 from pipeline.errors import AtCapacity, RequestQuarantined
-from pipeline.protocols import SpeechStream
-from pipeline.types import AudioChunk, AudioOptions, CacheControl, SamplingParams, SchedulingParams, SynthesisRequest
+from pipeline.types import AudioOptions, CacheControl, SamplingParams, SchedulingParams, SynthesisRequest
 from serve.resilience.death_log import DeathLog
-
-T = TypeVar("T")
 
 DURATION_S = 600.0  # of a refusal, and of the memory of a death: several starts of a replica
 
@@ -66,8 +62,9 @@ class Quarantine:
         self._forget()
         return len(self._deaths.poisonous())
 
-    async def stream(self, inner: SpeechStream, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
-        """Yields what `inner` yields, and tracks the request.
+    @contextmanager
+    def track(self, request: SynthesisRequest) -> Iterator[None]:
+        """Tracks a request while the block runs, with everything its task does and starts.
 
         Raises:
             RequestQuarantined: the request is poisonous.
@@ -75,15 +72,7 @@ class Quarantine:
         """
         with self.admit(self.digest(request)) as tracked:
             CURRENT_REQUEST.set(tracked)  # never reset: a task works for one request, and a generator may end in another task
-            async with aclosing(inner(request)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-
-    async def answer(self, inner: Callable[[SynthesisRequest], Awaitable[T]], request: SynthesisRequest) -> T:
-        """Returns what `inner` returns, and tracks the request; raises as `stream`."""
-        with self.admit(self.digest(request)) as tracked:
-            CURRENT_REQUEST.set(tracked)
-            return await inner(request)
+            yield
 
     def summary(self) -> dict[str, int]:
         """Returns the counts that /health shows."""

@@ -280,9 +280,10 @@ def test_a_request_that_kills_ends_two_replicas_and_is_cut_and_refused(house: Ho
     deadly = request(SENTENCE)
 
     async def play() -> None:
-        async with aclosing(quarantine.stream(house.synthesizer(mortals).stream, deadly)) as chunks:
-            async for _ in chunks:
-                pass
+        with quarantine.track(deadly):
+            async with aclosing(house.synthesizer(mortals).stream(deadly)) as chunks:
+                async for _ in chunks:
+                    pass
 
     with pytest.raises(EngineDead):
         asyncio.run(play())

@@ -172,6 +172,14 @@ def test_a_reader_that_leaves_cancels_the_call():
 # Deaths on record.
 
 
+def read_with(quarantine: Quarantine, frontend: RemoteFrontend) -> Callable[[SynthesisRequest], Awaitable[object]]:
+    async def read(request: SynthesisRequest) -> object:
+        with quarantine.track(request):
+            return await frontend.read(request)
+
+    return read
+
+
 def observe(
     *works: Callable[[], Awaitable[object]], clock: Callable[[], float] = time.monotonic
 ) -> tuple[Quarantine, list[object]]:
@@ -277,29 +285,29 @@ def test_a_text_whose_worker_dies_is_read_once_more():
 def test_a_text_that_ends_two_workers_is_a_503_and_read_by_no_third():
     texts = Texts(WorkerDied("ended", worker="a"), WorkerDied("ended", worker="b"), "script")
     frontend = RemoteFrontend(texts)
-    quarantine = Quarantine()
+    read = read_with(Quarantine(), frontend)
     request = SynthesisRequest("r", "hi", "v")
 
     async def run() -> None:
         with pytest.raises(WorkerDied):
-            await quarantine.answer(frontend.read, request)
+            await read(request)
         with pytest.raises(RequestQuarantined):
-            await quarantine.answer(frontend.read, request)
+            await read(request)
         assert texts.answers == ["script"]
-        assert await quarantine.answer(frontend.read, replace(request, text="hello")) == "script"
+        assert await read(replace(request, text="hello")) == "script"
 
     asyncio.run(run())
 
 
 def test_workers_that_cannot_be_started_count_against_no_text():
     frontend = RemoteFrontend(Texts(*[EngineDead("no text worker can be started")] * 4, "script"))
-    quarantine = Quarantine()
+    read = read_with(Quarantine(), frontend)
 
     async def run() -> None:
         for _ in range(2):
             with pytest.raises(EngineDead):
-                await quarantine.answer(frontend.read, SynthesisRequest("r", "hi", "v"))
-        assert await quarantine.answer(frontend.read, SynthesisRequest("r", "hi", "v")) == "script"
+                await read(SynthesisRequest("r", "hi", "v"))
+        assert await read(SynthesisRequest("r", "hi", "v")) == "script"
 
     asyncio.run(run())
     assert frontend.breaker.failures == 2
