@@ -12,7 +12,6 @@ replica whose engine or vocoder has died ends its process for that reason: serve
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
 from itertools import count
 from typing import Any, TypeVar
 
@@ -41,7 +40,7 @@ from serve.config.model_versions import ONLY
 from serve.observability.stage_timings import current_timings
 from serve.observability.tracing import carried
 from serve.remote.taken_over import Segment
-from serve.resilience.circuit_breaker import Breaker, Call
+from serve.resilience.circuit_breaker import Breaker
 from serve.resilience.quarantine import CURRENT_REQUEST
 
 # Serve types a handle by the deployed class, which lives in another process and may load torch.
@@ -96,41 +95,33 @@ class RemoteGenerator:
         If a replica dies, another one of the same build generates the same steps from the same prompt and seed, and those that
         were already yielded are left out: the segment goes on at the exact step and sample.
         """
-        timings, began = current_timings(), time.perf_counter()
-        with self.breaker.watch() as call:
-            tries = self._tries(prompt, sampling, time.monotonic() + timeout_s, admitted, call)
-            async with aclosing(tries) as blocks:
-                async for block in blocks:
-                    timings.generated(prompt, block, began)
-                    yield block
-
-    async def _tries(
-        self, prompt: Prompt, sampling: SamplingParams, deadline: float, admitted: bool, call: Call
-    ) -> AsyncGenerator[StepBlock, None]:
+        timings, started, deadline = current_timings(), time.perf_counter(), time.monotonic() + timeout_s
         segment = Segment(prompt)
-        for tries in count(1):
-            began = time.monotonic()
-            blocks: Any = self._generate.remote(
-                segment.prompt(), sampling, deadline - began, admitted or segment.has_begun, carried()
-            )
-            try:
-                async for item in blocks:
-                    rest = segment.rest_of(raised(item))
-                    call.gave_sign()
-                    if not rest.is_empty:
-                        segment.deliver(rest)
-                        yield rest
-                return
-            except (RayError, SynthesisError, *SERVE_ERRORS) as error:
-                failure = to_domain(error)
-                _record_death(error, self.breaker.stage, began)
-                if tries >= segment.most_tries or not _may_try_again(failure) or time.monotonic() >= deadline:
-                    raise failure from None
-                self.breaker.retries += 1
-                segment.lose_replica()
-            finally:
-                blocks.cancel()  # leaving the loop alone would let the replica's generator run to its end
-            await asyncio.sleep(BACK_OFF_S * (tries - 1))
+        with self.breaker.watch() as call:
+            for tries in count(1):
+                began = time.monotonic()
+                blocks: Any = self._generate.remote(
+                    segment.prompt(), sampling, deadline - began, admitted or segment.has_begun, carried()
+                )
+                try:
+                    async for item in blocks:
+                        rest = segment.rest_of(raised(item))
+                        call.gave_sign()
+                        if not rest.is_empty:
+                            segment.deliver(rest)
+                            timings.generated(prompt, rest, started)
+                            yield rest
+                    return
+                except (RayError, SynthesisError, *SERVE_ERRORS) as error:
+                    failure = to_domain(error)
+                    _record_death(error, self.breaker.stage, began)
+                    if tries >= segment.most_tries or not _may_try_again(failure) or time.monotonic() >= deadline:
+                        raise failure from None
+                    self.breaker.retries += 1
+                    segment.lose_replica()
+                finally:
+                    blocks.cancel()  # leaving the loop alone would let the replica's generator run to its end
+                await asyncio.sleep(BACK_OFF_S * (tries - 1))
 
 
 class RemoteDecoder:
