@@ -188,14 +188,14 @@ class Synthesizer:
         prompts: Sequence[Prompt],
     ) -> AsyncGenerator[NDArray[np.float32], None]:
         """Streams the samples of all segments, each with its prosody, and the silence between them."""
-        traits, due = await self._traits(), iter(prompts)
+        due = iter(prompts)
         async with aclosing(prefetcher.segments()) as streams:
             async for steps in streams:
                 prompt = next(due)
                 rest = await _offload_if_heavy(post_processor, post_processor.begin, prompt.segment)
                 watched = timeline.begin(prompt, steps, post_processor.ended, post_processor.began, post_processor.place())
                 yield rest
-                async with aclosing(self._chunks(watched, prompt.scheduling, traits)) as chunks:
+                async with aclosing(self._chunks(watched, prompt.scheduling, await self._traits())) as chunks:
                     async for chunk in chunks:
                         yield await _offload_if_heavy(post_processor, post_processor.feed, chunk.samples)
         rest = await _offload_if_heavy(post_processor, post_processor.finish, plan.closing_silence_ms)
@@ -208,7 +208,8 @@ class Synthesizer:
         """Streams the audio of a segment, which comes with its steps or is decoded here."""
         if traits.is_beside_engine:
             return chunks_of(steps)
-        return self._decoder.decode(steps, latency=scheduling.latency, skipped_chunk_sizes=scheduling.skipped_chunk_sizes)
+        skipped = scheduling.skipped_chunk_sizes
+        return self._decoder.chunks(steps, traits, latency=scheduling.latency, skipped_chunk_sizes=skipped)
 
     async def _refine(
         self, generator: CodeGenerator, prompts: tuple[Prompt, ...], sampling: SamplingParams, deadline: float

@@ -45,9 +45,24 @@ class StreamDecoder:
     async def decode(
         self, steps: AsyncIterator[StepBlock], *, latency: Latency = Latency.EXACT, skipped_chunk_sizes: int = 0
     ) -> AsyncGenerator[AudioChunk, None]:
-        """Decodes one utterance. An utterance of no steps gives one empty chunk.
+        """Decodes one utterance, as `chunks` does."""
+        traits = await self._decoder.traits()
+        async with aclosing(self.chunks(steps, traits, latency=latency, skipped_chunk_sizes=skipped_chunk_sizes)) as chunks:
+            async for audio in chunks:
+                yield audio
+
+    def chunks(
+        self,
+        steps: AsyncIterator[StepBlock],
+        traits: DecoderTraits,
+        *,
+        latency: Latency = Latency.EXACT,
+        skipped_chunk_sizes: int = 0,
+    ) -> AsyncGenerator[AudioChunk, None]:
+        """Returns the stream of one utterance's audio. An utterance of no steps gives one empty chunk.
 
         Args:
+            traits: the decoder's.
             latency: low: the first chunks are decoded before all steps are known that they depend on (early.py).
             skipped_chunk_sizes: how many of the first chunk sizes are skipped; the last one never is.
 
@@ -59,18 +74,14 @@ class StreamDecoder:
             EngineFault: the steps ended without a finish reason, or are not consecutive.
             Whatever `steps` or the decoder raises, after the chunks before it.
         """
-        traits = skip_chunk_sizes(await self._decoder.traits(), skipped_chunk_sizes)
+        traits = skip_chunk_sizes(traits, skipped_chunk_sizes)
         early = EarlySchedule(traits, self._ramp).without(skipped_chunk_sizes)
         if latency is Latency.LOW and traits.is_stateful:
-            chunks = self._early(steps, traits, early)
-        elif traits.is_stateful:
-            chunks = self._incremental(steps, traits)
-        else:
-            schedule = Schedule(traits.chunk_steps, traits.look_ahead)
-            chunks = self._windowed(steps, traits, early if latency is Latency.LOW else schedule)
-        async with aclosing(chunks):
-            async for audio in chunks:
-                yield audio
+            return self._early(steps, traits, early)
+        if traits.is_stateful:
+            return self._incremental(steps, traits)
+        schedule = Schedule(traits.chunk_steps, traits.look_ahead)
+        return self._windowed(steps, traits, early if latency is Latency.LOW else schedule)
 
     async def _incremental(self, steps: AsyncIterator[StepBlock], traits: DecoderTraits) -> AsyncGenerator[AudioChunk, None]:
         """Decodes every step once, in calls that pass the decoder's state on."""
