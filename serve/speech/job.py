@@ -51,7 +51,6 @@ class SpeechJob:
     audio: AudioFormat
     streamed: bool
     """False: the whole audio in one piece, with exact sizes in its header"""
-    first_audio_timeout_s: float
     ignored: tuple[str, ...] = ()
     """fields of the body that have no effect"""
     degraded: tuple[str, ...] = ()
@@ -71,13 +70,19 @@ class SpeechJob:
         """True if it may be preempted by more urgent requests."""
         return self.request.scheduling.lane is Lane.BULK
 
+    @property
+    def first_audio_timeout_s(self) -> float:
+        """Longest time to its first audio: what its lane or its deadline promises [s]."""
+        promised_s = self.request.scheduling.first_audio_s
+        assert promised_s is not None, "every lane has a promise"
+        return promised_s
+
     def after(self, waited_s: float) -> "SpeechJob":
         """Returns it with less time to its first audio."""
         if not waited_s:
             return self
-        left_s = self.first_audio_timeout_s - waited_s
-        scheduling = replace(self.request.scheduling, first_audio_s=left_s)
-        return replace(self, request=replace(self.request, scheduling=scheduling), first_audio_timeout_s=left_s)
+        scheduling = replace(self.request.scheduling, first_audio_s=self.first_audio_timeout_s - waited_s)
+        return replace(self, request=replace(self.request, scheduling=scheduling))
 
     def summary(self) -> Fields:
         """Returns the fields of a log line that describe the job."""

@@ -82,12 +82,10 @@ def resolve_job(
         short_segments=DegradationStep.SEGMENTS in degraded,
         cache=CacheControl(cache_mode, context.caller.id),
     )
-    assert scheduling.first_audio_s is not None, "every lane has a promise"
     return SpeechJob(
         request=request,
         audio=format_of(body),
         streamed=body.stream,
-        first_audio_timeout_s=scheduling.first_audio_s,
         ignored=(*body.ignored, *selection.lost),
         degraded=degraded,
         timestamps=body.timestamps,
