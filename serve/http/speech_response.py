@@ -7,15 +7,18 @@ Never: Ray; a clean end after a failure; what serve/speech decides for every ent
 """
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pipeline.errors import SynthesisError
+from serve.access.idempotency import HEADER as IDEMPOTENCY_KEY
 from serve.errors import bad_request, to_api_error
 from serve.http.connection import Connection
 from serve.http.request_context import context_of
@@ -23,7 +26,7 @@ from serve.http.resume_request import resumption_of
 from serve.http.services import Services
 from serve.http.speech_writers import ChunkedWriter, JsonWriter, SpeechWriter, SseWriter, WholeWriter
 from serve.speech.job import SpeechJob
-from serve.speech.schemas.base import read_body
+from serve.speech.schemas.base import read_body, read_values
 from serve.speech.schemas.speech import SpeechBody
 from serve.speech.speak import ClientLeft, SpeechSession, open_speech
 
@@ -39,13 +42,13 @@ class SpeechResponse(Response):
         self,
         request: Request,
         services: Services,
-        translate: Callable[[bytes], bytes] = bytes,
+        translate: Callable[[bytes], dict[str, Any]] | None = None,
         names_of: Callable[[SpeechJob], Mapping[str, str]] = lambda job: {},
         writer: Callable[[Connection], SpeechWriter] | None = None,
     ) -> None:
         """
         Args:
-            translate: makes a body of POST /v1/audio/speech of a body in another protocol; raises ApiError.
+            translate: makes the fields of POST /v1/audio/speech of a body in another protocol; raises ApiError.
             names_of: headers in which that protocol says things about a job.
             writer: of that protocol; None: the body selects one.
         """
@@ -71,9 +74,11 @@ class SpeechResponse(Response):
             raise to_api_error(error) from None
 
     def _read(self, raw: bytes) -> tuple[bytes, SpeechBody]:
-        """Returns the body of POST /v1/audio/speech that a body stands for."""
-        translated = self._translate(raw)
-        return translated, read_body(SpeechBody, translated)
+        """Returns the body of POST /v1/audio/speech that a body stands for, and its JSON if it has an idempotency key."""
+        if self._translate is None:
+            return raw, read_body(SpeechBody, raw)
+        fields = self._translate(raw)
+        return json.dumps(fields).encode() if IDEMPOTENCY_KEY in self._request.headers else b"", read_values(SpeechBody, fields)
 
     async def _reply(self, speech: SpeechSession, connection: Connection, receive: Receive) -> None:
         try:

@@ -6,7 +6,6 @@ Owns:  nothing
 Never: a field without effect that the reply does not name; a client's text in an error message
 """
 
-import json
 import uuid
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -60,8 +59,8 @@ class SpeakQuery(Body):
     strict: str | None = None  # read with the headers
 
 
-def speech_json(raw: bytes, query: Mapping[str, str]) -> bytes:
-    """Returns the body of POST /v1/audio/speech that asks for the same.
+def speech_values(raw: bytes, query: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the fields of POST /v1/audio/speech that asks for the same.
 
     Raises:
         ApiError: 400
@@ -71,7 +70,7 @@ def speech_json(raw: bytes, query: Mapping[str, str]) -> bytes:
         raise bad_request("callback_not_supported", "the audio is the reply: leave callback out", param="callback")
     if asked.container is None and asked.encoding in OTHERS_BY_DEFAULT:
         raise bad_request("unsupported_format", "mulaw and alaw have no WAV header here: say container=none", param="container")
-    return json.dumps({"input": body.text, **speech_fields(asked), **ignored_fields(body.model_extra or {}, PLACE)}).encode()
+    return {"input": body.text, **speech_fields(asked), **ignored_fields(body.model_extra or {}, PLACE)}
 
 
 def socket_fields(query: Mapping[str, str]) -> dict[str, Any]:

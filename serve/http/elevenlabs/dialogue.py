@@ -6,7 +6,6 @@ Owns:  nothing
 Never: a voice that is not the one asked for; a client's text in an error message
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -49,10 +48,10 @@ class DialogueBody(Body):
     apply_text_normalization: Literal["auto", "on", "off"] | None = None
 
 
-def dialogue_json(
+def dialogue_values(
     raw: bytes, query: Mapping[str, str], voice_id: Callable[[str | None], str], *, stream: bool, timed: bool = False
-) -> bytes:
-    """Returns the body of POST /v1/audio/speech that asks for the same, with the times of words if it is `timed`.
+) -> dict[str, Any]:
+    """Returns the fields of POST /v1/audio/speech that asks for the same, with the times of words if it is `timed`.
 
     Args:
         voice_id: id of a voice by name; raises UnknownVoice.
@@ -67,7 +66,7 @@ def dialogue_json(
     for name in voices:
         voice_id(name)
     unused = {name for turn in body.inputs for name, value in (turn.model_extra or {}).items() if value is not None}
-    fields = {
+    return {
         "input": document_of(body.inputs),
         "input_type": "ssml",
         "voice": body.inputs[0].voice_id,
@@ -80,7 +79,6 @@ def dialogue_json(
         **ignored_fields(body.model_extra or {}),
         **ignored_fields(asked.model_extra or {}),
     }
-    return json.dumps(fields).encode()
 
 
 def document_of(turns: list[Turn]) -> str:

@@ -6,7 +6,6 @@ Owns:  nothing
 Never: a field without effect that the reply does not name; a client's text in an error message
 """
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Protocol
 
@@ -85,14 +84,14 @@ class TextSocketQuery(SocketQuery):
     inactivity_timeout: float = Field(20.0, gt=0, le=180)
 
 
-def speech_json(raw: bytes, voice: str, query: Mapping[str, str], *, stream: bool, timed: bool = False) -> bytes:
-    """Returns the body of POST /v1/audio/speech that asks for the same, with the times of words if it is `timed`.
+def speech_values(raw: bytes, voice: str, query: Mapping[str, str], *, stream: bool, timed: bool = False) -> dict[str, Any]:
+    """Returns the fields of POST /v1/audio/speech that asks for the same, with the times of words if it is `timed`.
 
     Raises:
         ApiError: 400
     """
     body, asked = read_body(TextToSpeechBody, raw), read_values(HttpQuery, dict(query))
-    fields = {
+    return {
         "input": body.text,
         "voice": voice,
         "stream": stream,
@@ -102,7 +101,6 @@ def speech_json(raw: bytes, voice: str, query: Mapping[str, str], *, stream: boo
         **ignored_fields(body.model_extra or {}),
         **ignored_fields(asked.model_extra or {}),
     }
-    return json.dumps(fields).encode()
 
 
 class Asked(Protocol):

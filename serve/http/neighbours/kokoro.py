@@ -56,8 +56,8 @@ class CaptionedBody(Body):
     seed: int | None = Field(None, description="as of POST /v1/audio/speech; theirs has none")
 
 
-def speech_json(raw: bytes) -> bytes:
-    """Returns the body of POST /v1/audio/speech that asks for the same, with the times of words.
+def speech_values(raw: bytes) -> dict[str, Any]:
+    """Returns the fields of POST /v1/audio/speech that asks for the same, with the times of words.
 
     Raises:
         ApiError: 400
@@ -82,7 +82,7 @@ def speech_json(raw: bytes) -> bytes:
     }
     lost = {f"normalization_options.{name}": value for name, value in (options.model_extra or {}).items()}
     fields |= ignored_fields(lost) | ignored_fields(body.model_extra or {})
-    return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 class CaptionedWriter:

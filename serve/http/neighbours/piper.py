@@ -6,7 +6,7 @@ Owns:  nothing
 Never: a field without effect that the reply does not name
 """
 
-import json
+from typing import Any
 
 from pydantic import ConfigDict, Field
 
@@ -26,8 +26,8 @@ class PiperBody(Body):
     length_scale: float | None = Field(None, ge=0.25, le=4.0, description="how long the speech takes: 1 / speed")
 
 
-def speech_json(raw: bytes) -> bytes:
-    """Returns the body of POST /v1/audio/speech that asks for the same, as WAV.
+def speech_values(raw: bytes) -> dict[str, Any]:
+    """Returns the fields of POST /v1/audio/speech that asks for the same, as WAV.
 
     Raises:
         ApiError: 400
@@ -40,4 +40,4 @@ def speech_json(raw: bytes) -> bytes:
         "speed": None if body.length_scale is None else 1 / body.length_scale,
         **ignored_fields(body.model_extra or {}),
     }
-    return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
+    return {name: value for name, value in fields.items() if value is not None}

@@ -6,7 +6,6 @@ Owns:  nothing
 Never: a field without effect that the reply does not name
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -52,8 +51,8 @@ class VapiQuery(Body):
     strict: str | None = None  # read with the headers
 
 
-def speech_json(raw: bytes, query: Mapping[str, str]) -> bytes:
-    """Returns the body of POST /v1/audio/speech that asks for the same, as 16-bit samples without a header.
+def speech_values(raw: bytes, query: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the fields of POST /v1/audio/speech that asks for the same, as 16-bit samples without a header.
 
     Raises:
         ApiError: 400
@@ -62,13 +61,11 @@ def speech_json(raw: bytes, query: Mapping[str, str]) -> bytes:
     message = body.message
     fields: dict[str, Any] = asked.model_dump(include=set(VapiQuery.model_fields) - {"strict"}, exclude_none=True)
     unknown = {**(body.model_extra or {}), **(message.model_extra or {})}
-    return json.dumps(
-        {
-            "input": message.text,
-            "response_format": "pcm",
-            "sample_rate": message.sample_rate,
-            **fields,
-            **ignored_fields({name: value for name, value in unknown.items() if name not in ABOUT_THE_CALL}),
-            **ignored_fields(asked.model_extra or {}, "query"),
-        }
-    ).encode()
+    return {
+        "input": message.text,
+        "response_format": "pcm",
+        "sample_rate": message.sample_rate,
+        **fields,
+        **ignored_fields({name: value for name, value in unknown.items() if name not in ABOUT_THE_CALL}),
+        **ignored_fields(asked.model_extra or {}, "query"),
+    }

@@ -18,7 +18,7 @@ from serve.access.api_keys import Scope
 from serve.http.conversation_socket import ConversationSocket
 from serve.http.deepgram.door import DeepgramDoor
 from serve.http.deepgram.errors import PATH
-from serve.http.deepgram.translation import SpeakBody, model_uuid, speech_json
+from serve.http.deepgram.translation import SpeakBody, model_uuid, speech_values
 from serve.http.dependencies import RequestServices
 from serve.http.middleware import request_id_of
 from serve.http.openapi import takes
@@ -47,7 +47,7 @@ REFUSED: dict[int | str, dict[str, Any]] = {"default": {"model": DeepgramError, 
 @router.post(PATH, openapi_extra=takes(SpeakBody), response_class=Response, responses={**AUDIO, **REFUSED})
 @requires(Scope.SPEECH, stream=True)
 async def speak(request: Request, services: RequestServices) -> Response:
-    return SpeechResponse(request, services, partial(speech_json, query=request.query_params), reply_names)
+    return SpeechResponse(request, services, partial(speech_values, query=request.query_params), reply_names)
 
 
 @router.websocket(PATH)

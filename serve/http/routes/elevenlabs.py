@@ -22,7 +22,7 @@ from serve.http.dependencies import RequestServices
 from serve.http.elevenlabs.cards import SETTINGS, model_cards, page_of, voice_card
 from serve.http.elevenlabs.door import ElevenLabsDoor
 from serve.http.elevenlabs.timed_writers import LinesWriter, WholeTimedWriter
-from serve.http.elevenlabs.translation import TextToSpeechBody, speech_json
+from serve.http.elevenlabs.translation import TextToSpeechBody, speech_values
 from serve.http.middleware import request_id_of
 from serve.http.openapi import takes
 from serve.http.route_access import any_key, requires
@@ -171,7 +171,7 @@ def spoken(
 ) -> Response:
     """Returns the reply to a text; `writer` is one that writes times."""
     query, timed = request.query_params, writer is not None
-    translate = partial(speech_json, voice=name, query=query, stream=stream, timed=timed)
+    translate = partial(speech_values, voice=name, query=query, stream=stream, timed=timed)
     return SpeechResponse(request, services, translate, reply_names, writer)
 
 

@@ -16,7 +16,7 @@ from serve.access.api_keys import Scope
 from serve.http.connection import Connection
 from serve.http.conversation_socket import ConversationSocket
 from serve.http.dependencies import RequestServices
-from serve.http.elevenlabs.dialogue import DialogueBody, dialogue_json
+from serve.http.elevenlabs.dialogue import DialogueBody, dialogue_values
 from serve.http.elevenlabs.dialogue_door import DialogueDoor
 from serve.http.elevenlabs.timed_writers import LinesWriter, WholeTimedWriter
 from serve.http.middleware import request_id_of
@@ -81,5 +81,5 @@ def spoken(
 ) -> Response:
     """Returns the reply to a dialogue; `writer` is one that writes times."""
     query, voice_id = request.query_params, services.speech.voice_id
-    translate = partial(dialogue_json, query=query, voice_id=voice_id, stream=stream, timed=writer is not None)
+    translate = partial(dialogue_values, query=query, voice_id=voice_id, stream=stream, timed=writer is not None)
     return SpeechResponse(request, services, translate, reply_names, writer)

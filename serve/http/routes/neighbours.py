@@ -60,7 +60,7 @@ def answers_with(media_type: str, description: str, content: dict[str, Any]) -> 
 )
 @requires(Scope.SPEECH, stream=True)
 async def captioned(request: Request, services: RequestServices) -> Response:
-    return SpeechResponse(request, services, kokoro.speech_json, writer=kokoro.CaptionedWriter)
+    return SpeechResponse(request, services, kokoro.speech_values, writer=kokoro.CaptionedWriter)
 
 
 @router.post(
@@ -71,7 +71,7 @@ async def captioned(request: Request, services: RequestServices) -> Response:
 )
 @requires(Scope.SPEECH, stream=True)
 async def speak_as_piper(request: Request, services: RequestServices) -> Response:
-    return SpeechResponse(request, services, piper.speech_json)
+    return SpeechResponse(request, services, piper.speech_values)
 
 
 @router.post(
@@ -82,5 +82,5 @@ async def speak_as_piper(request: Request, services: RequestServices) -> Respons
 )
 @requires(Scope.SPEECH, stream=True)
 async def speak_to_vapi(request: Request, services: RequestServices) -> Response:
-    translate = partial(vapi.speech_json, query=request.query_params)
+    translate = partial(vapi.speech_values, query=request.query_params)
     return SpeechResponse(request, services, translate, lambda job: {"Content-Type": "application/octet-stream"})

@@ -94,7 +94,7 @@ def read_body(kind: type[B], raw: bytes) -> B:
 
 
 def read_values(kind: type[B], values: dict[str, Any]) -> B:
-    """Checks the fields of a form, in which numbers are text.
+    """Checks the fields of a form, in which numbers are text, or of a body in another protocol.
 
     Raises:
         ApiError: 400, with the field at fault.
