@@ -10,7 +10,6 @@ import logging
 from typing import Any
 
 import ray
-from ray._private.authentication.authentication_utils import is_token_auth_enabled
 from ray.serve import Application
 
 from serve.config.app_config import project_path, read_app_config
@@ -22,6 +21,7 @@ from serve.deployments.ingress import Ingress
 from serve.deployments.text_normalizer import TextNormalizer
 from serve.deployments.vocoder import Vocoder
 from serve.observability.tracing import check_tracing
+from serve.remote.ray_private import requires_token
 
 LOG = logging.getLogger("ray.serve")
 
@@ -46,7 +46,7 @@ def exposure_of_this_cluster() -> str | None:
     if not ray.is_initialized():
         return None
     address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-    return exposure(address, requires_token=is_token_auth_enabled())
+    return exposure(address, requires_token=requires_token())
 
 
 def build_app(args: dict[str, Any]) -> Application:

@@ -12,12 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import ray
-from ray._raylet import GcsClient  # type: ignore[attr-defined]
-from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]
-from ray.serve.context import _get_global_client
 
 from scripts.launch.processes import is_free
 from scripts.operate.cluster import add_address, connected
+from serve.remote.ray_private import drain_node, serve_details
 
 POLL_S = 0.5
 ANSWER_S = 10.0  # of the cluster, on top of --grace
@@ -80,9 +78,7 @@ def leave(node: str, grace_s: float) -> list[str]:
     if is_head(alive[node]):
         raise ValueError("the head node carries the cluster and cannot leave it: drain the service (chattts-serve drain)")
     deadline = time.time() + grace_s
-    reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-    gcs = GcsClient(address=ray.get_runtime_context().gcs_address)
-    accepted, why = gcs.drain_node(node, reason, "the node leaves the cluster", round(1000 * deadline))
+    accepted, why = drain_node(node, "the node leaves the cluster", deadline)
     if not accepted:
         raise ValueError(f"Ray does not let it leave: {why}")
     while (left := on(node)) and time.time() < deadline:
@@ -92,10 +88,9 @@ def leave(node: str, grace_s: float) -> list[str]:
 
 def on(node: str) -> list[str]:
     """Returns descriptions of the replicas and the proxy on a node."""
-    client = _get_global_client(raise_if_no_controller_running=False)
-    if client is None:
+    details = serve_details()
+    if details is None:
         return []
-    details = client.get_serve_details()
     replicas = [
         f"a replica of {name}"
         for application in details["applications"].values()

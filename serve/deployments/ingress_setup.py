@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from ray.serve._private.constants import RAY_SERVE_ENABLE_HA_PROXY
 from ray.util import get_node_ip_address
 
 import pipeline
@@ -42,7 +41,6 @@ from serve.config.folders import jobs_folder
 from serve.deployments.ingress_records import IngressRecords, open_records
 from serve.deployments.ingress_status import IngressStatus
 from serve.deployments.replica_info import replica_info
-from serve.deployments.replica_stop import is_stopping, leave_when_stopped
 from serve.doors.wyoming.listener import WyomingListener
 from serve.http.body_reader import BodyReader
 from serve.http.connection import UnreadBytes
@@ -56,6 +54,7 @@ from serve.observability.reply_stats import ReplyObserver
 from serve.observability.request_log import RefusalTally
 from serve.observability.tracing import Tracing
 from serve.remote.code_cache import follow_purges
+from serve.remote.ray_private import IS_BEHIND_PROXY, is_stopping
 from serve.remote.remote_stages import Handle, ask_capabilities, ask_fingerprint, ask_speakers, plainly_pickled
 from serve.remote.version_pipelines import TEXT, VersionPipelines
 from serve.resilience.quarantine import Quarantine
@@ -110,6 +109,14 @@ class IngressParts:
     pipelines: VersionPipelines
     metrics: IngressMetrics
     wyoming: WyomingListener
+
+
+class Leaver(Protocol):
+    """What clients stay at for longer than for one request."""
+
+    def leave(self) -> None:
+        """Takes nothing new, and speaks what it has."""
+        ...
 
 
 async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: str | None) -> IngressParts:
@@ -230,9 +237,9 @@ def build_authenticator(config: AppConfig, records: IngressRecords, listens: str
         is_open=config.keys.open,
         anonymous_scopes=tuple(map(Scope, config.keys.anonymous_scopes)),
         has_open_lists=config.keys.open_lists,
-        is_local_peer=local_peer_check(listens=listens, behind_proxy=RAY_SERVE_ENABLE_HA_PROXY, own=own),
+        is_local_peer=local_peer_check(listens=listens, behind_proxy=IS_BEHIND_PROXY, own=own),
         origins=CrossOriginPolicy(config.http.allowed_hosts, config.http.allowed_origins),
-        proxies=Proxies(config.http.trusted_proxies, haproxies=own if RAY_SERVE_ENABLE_HA_PROXY else ()),
+        proxies=Proxies(config.http.trusted_proxies, haproxies=own if IS_BEHIND_PROXY else ()),
     )
 
 
@@ -257,6 +264,15 @@ def background_work(config: AppConfig, parts: IngressParts) -> Iterator[tuple[st
     yield "conversations", leave_when_stopped(parts.services.conversations, parts.wyoming)
     if config.degrade.steps:
         yield "load", shed_load(parts.services.speech, parts.pipelines, parts.metrics)
+
+
+async def leave_when_stopped(*leavers: Leaver) -> None:
+    """Tells them when Serve stops this replica; looks every LOOK_S, until cancelled."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        if is_stopping():
+            for leaver in leavers:
+                leaver.leave()
 
 
 async def shed_load(speech: SpeechServices, pipelines: VersionPipelines, metrics: IngressMetrics) -> None:

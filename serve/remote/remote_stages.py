@@ -39,6 +39,7 @@ from pipeline.types import (
 from serve.config.model_versions import ONLY
 from serve.observability.stage_timings import current_timings
 from serve.observability.tracing import carried
+from serve.remote.ray_private import broadcast
 from serve.remote.taken_over import Segment
 from serve.resilience.circuit_breaker import Breaker
 from serve.resilience.quarantine import CURRENT_REQUEST
@@ -234,8 +235,7 @@ async def ask_stats(handle: Handle) -> list[dict[str, Any]]:
     """Returns the stats of every replica behind the handle that answers in time; one that hangs does not hide the others."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            # `results_async` would wait for all of them, or for none.
-            results = await handle.broadcast("stats")._fetch_replica_results_async()
+            results = await broadcast(handle, "stats")
     except Exception:  # whatever its kind, there is no answer
         return []
     answers = await asyncio.gather(*map(_in_time, results))

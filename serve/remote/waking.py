@@ -14,10 +14,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import Any
 
 from pipeline.errors import StageAsleep, SynthesisError
 from pipeline.ewma import Ewma
+from serve.remote.ray_private import has_no_replica
 from serve.remote.remote_stages import Handle, await_replica
 
 LOG = logging.getLogger("ray.serve.chattts")
@@ -127,15 +127,3 @@ class Waking:
             "Try again then, or send a deadline_ms that leaves it this time",
             retry_after_s=left_s,
         )
-
-
-def has_no_replica(handle: Handle) -> bool:
-    """Returns True if a deployment may be without replicas, and is; False as long as nothing is known of it.
-
-    Serve tells its routers of replicas and settings as they change. No call that waits for a replica would say so.
-    """
-    router: Any = getattr(getattr(handle, "_router", None), "_asyncio_router", None)
-    if router is None or router.request_router is None:
-        return False
-    scaling = router._metrics_manager.autoscaling_config
-    return scaling is not None and scaling.min_replicas == 0 and not router.request_router.curr_replicas

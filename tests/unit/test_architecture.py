@@ -92,7 +92,6 @@ ALONE = {
     "pipeline/store/reserve.py": "disk space of more than one store",
     "pipeline/types/": "its users import the package",
     "serve/access/revoked_keys.py": "what a marker says",
-    "serve/deployments/replica_stop.py": "the only place of a private name of Serve",
     "serve/http/neighbours/": "one module a protocol",
     "serve/http/routes/": "one module a group of routes",
     "serve/jobs/": "parts of the runner and of the routes",
@@ -295,6 +294,8 @@ def test_only_the_named_files_do_the_named_things():
         return {str(source.relative_to(ROOT)) for source in sources if text in source.read_text()}
 
     assert files_with(".remote(") <= {"serve/remote/remote_stages.py"}
+    for private in ("ray._", "serve._private", "serve.context", "ray.core.generated", "._router", "._fetch_replica"):
+        assert files_with(private) <= {"serve/remote/ray_private.py"}, private
     assert files_with("threading.Thread(") <= {"pipeline/engine/loop.py", "pipeline/vocoder/vocoder.py"}
     assert files_with("os.environ") <= {
         "pipeline/model/gpu/identity.py",

@@ -18,7 +18,8 @@ from ray.serve.handle import DeploymentHandle
 
 from pipeline.errors import StageAsleep
 from scripts.bench.settings import from_zero
-from serve.remote.waking import Wakefulness, Waking, has_no_replica
+from serve.remote.ray_private import has_no_replica
+from serve.remote.waking import Wakefulness, Waking
 from tests.support.waiting import until
 
 ID = DeploymentID("AcousticModel", "chattts")
