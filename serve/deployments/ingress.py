@@ -57,10 +57,10 @@ class Ingress:
         for name, work in background_work(config, parts):
             self._background.start(name, work)
         parts.status.first_audio_s = await speak_first_words(parts.services.speech)
-        await parts.pipelines.probe_once()  # before the first request: a version without replicas would keep it waiting
+        await parts.replicas.probe_once()  # before the first request: a version without replicas would keep it waiting
         self._riva = RivaDoor(parts.services)
         await parts.wyoming.start()
-        self._background.start("probes", parts.pipelines.probe())
+        self._background.start("probes", parts.replicas.probe())
         # What lives as long as the replica is not searched for garbage again: that would stop everybody for 60 ms at a time.
         gc.collect()
         gc.freeze()

@@ -54,9 +54,10 @@ from serve.observability.reply_stats import ReplyObserver
 from serve.observability.request_log import RefusalTally
 from serve.observability.tracing import Tracing
 from serve.remote.code_cache import follow_purges
+from serve.remote.pipelines import VersionPipelines
 from serve.remote.ray_private import IS_BEHIND_PROXY, is_stopping
 from serve.remote.remote_stages import Handle, ask_capabilities, ask_fingerprint, ask_speakers, plainly_pickled
-from serve.remote.version_pipelines import TEXT, VersionPipelines
+from serve.remote.replicas import TEXT, Replicas
 from serve.resilience.quarantine import Quarantine
 from serve.speech.conversation.conversation import Conversations
 from serve.speech.load_shedding import Degrader
@@ -106,6 +107,7 @@ class IngressParts:
     services: Services
     status: IngressStatus
     records: IngressRecords
+    replicas: Replicas
     pipelines: VersionPipelines
     metrics: IngressMetrics
     wyoming: WyomingListener
@@ -132,20 +134,21 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
     models = ModelSelector(Rollout(config.versions), await ask_capabilities(stages[TEXT]))
     admission, metrics = AdmissionLimiter(config.limits.max_in_flight), IngressMetrics()
     quarantine = Quarantine()
+    replicas = Replicas(models.rollout, stages, config.limits.start_timeout_s)
     pipelines = VersionPipelines(
         models.rollout,
         stages,
+        replicas,
         records.voices,
         records.cache,
         quarantine,
         fingerprint=await ask_fingerprint(acoustic),
-        wake_limit_s=config.limits.start_timeout_s,
     )
     recent = RecentReplies(metrics)
     authenticator = build_authenticator(config, records, listens)
     speech = build_speech(config, records, models, admission, recent, pipelines, authenticator)
     unread = UnreadBytes(config.limits.max_unread_bytes)
-    status = IngressStatus(speech, records, pipelines, quarantine, unread)
+    status = IngressStatus(speech, records, replicas, quarantine, unread)
     services = Services(
         speech=speech,
         conversations=Conversations(config.conversations),
@@ -161,7 +164,7 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
         recent=recent,
         dashboards={name: link for name in DASHBOARDS if (link := getattr(config.http, name)) is not None},
     )
-    return IngressParts(services, status, records, pipelines, metrics, WyomingListener(config.wyoming, services))
+    return IngressParts(services, status, records, replicas, pipelines, metrics, WyomingListener(config.wyoming, services))
 
 
 def build_speech(
@@ -259,11 +262,11 @@ def background_work(config: AppConfig, parts: IngressParts) -> Iterator[tuple[st
     yield "purges", follow_purges(records.cache, period_s, unreadable)
     for following in parts.pipelines.follow_fingerprints():
         yield "fingerprints", following
-    yield "silent stages", parts.pipelines.watch_silence()
+    yield "silent stages", parts.replicas.watch_silence()
     yield "jobs", JobRunner(parts.services.jobs, parts.services.speech).run()
     yield "conversations", leave_when_stopped(parts.services.conversations, parts.wyoming)
     if config.degrade.steps:
-        yield "load", shed_load(parts.services.speech, parts.pipelines, parts.metrics)
+        yield "load", shed_load(parts.services.speech, parts.replicas, parts.metrics)
 
 
 async def leave_when_stopped(*leavers: Leaver) -> None:
@@ -275,11 +278,11 @@ async def leave_when_stopped(*leavers: Leaver) -> None:
                 leaver.leave()
 
 
-async def shed_load(speech: SpeechServices, pipelines: VersionPipelines, metrics: IngressMetrics) -> None:
+async def shed_load(speech: SpeechServices, replicas: Replicas, metrics: IngressMetrics) -> None:
     """Shows the load to the degradation ladder every LOOK_S, until cancelled."""
     admission, degrader = speech.admission, speech.degrader
     while True:
-        queue, rtf = await pipelines.load() if admission.in_flight else (0.0, 0.0)
+        queue, rtf = await replicas.load() if admission.in_flight else (0.0, 0.0)
         degrader.observe(max(queue, admission.in_flight / admission.capacity), rtf)
         metrics.set_degradation(degrader.ladder.level)
         await asyncio.sleep(LOOK_S)

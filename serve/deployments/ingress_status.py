@@ -16,7 +16,7 @@ from serve.access.api_keys import LOST
 from serve.deployments.ingress_records import IngressRecords
 from serve.http.connection import UnreadBytes
 from serve.observability.metrics.ingress import IngressMetrics
-from serve.remote.version_pipelines import VersionPipelines, fullest_gpu
+from serve.remote.replicas import Replicas, fullest_gpu
 from serve.remote.waking import Wakefulness
 from serve.resilience.quarantine import Quarantine
 from serve.speech.services import SpeechServices
@@ -29,7 +29,7 @@ class IngressStatus:
         self,
         speech: SpeechServices,
         records: IngressRecords,
-        pipelines: VersionPipelines,
+        replicas: Replicas,
         quarantine: Quarantine,
         unread: UnreadBytes,
     ) -> None:
@@ -41,7 +41,7 @@ class IngressStatus:
         """of the first synthesis through the whole chain"""
         self._speech = speech
         self._records = records
-        self._pipelines = pipelines
+        self._replicas = replicas
         self._quarantine = quarantine
         self._unread = unread
 
@@ -49,31 +49,31 @@ class IngressStatus:
         """Returns why a request would not be served now; None if it would."""
         if self._speech.admission.closed:
             return "draining"
-        unresponsive = await self._pipelines.unresponsive()
+        unresponsive = await self._replicas.unresponsive()
         return f"no answer from {' and '.join(unresponsive)}" if unresponsive else None
 
     def wakefulness(self) -> Mapping[str, str]:
         """Returns the deployments that have no replica at this moment and may have none: `asleep` or `waking`."""
-        return {name: state for name, state in self._pipelines.wakefulness().items() if state is not Wakefulness.AWAKE}
+        return {name: state for name, state in self._replicas.wakefulness().items() if state is not Wakefulness.AWAKE}
 
     async def health(self) -> dict[str, Any]:
         """Returns the state of every part, for people and dashboards."""
-        pipelines, rollout, ladder = self._pipelines, self._speech.models.rollout, self._speech.degrader.ladder
-        text, acoustic, vocoder = await asyncio.gather(*map(pipelines.stats, ("text", "acoustic", "vocoder")))
+        replicas, rollout, ladder = self._replicas, self._speech.models.rollout, self._speech.degrader.ladder
+        text, acoustic, vocoder = await asyncio.gather(*map(replicas.stats, ("text", "acoustic", "vocoder")))
         return {
             "first_audio_s": round(self.first_audio_s, 3),
-            "stages": self._pipelines.wakefulness(),
+            "stages": self._replicas.wakefulness(),
             "cache": asdict(self._records.cache.stats()),
             "stores": self._stores(),
             "gpu_mem_percent": fullest_gpu((*acoustic, *vocoder)),
             "text": text,
             "acoustic": acoustic,
             "vocoder": vocoder,
-            "breakers": {stage: breaker.summary() for stage, breaker in pipelines.breakers.items()},
+            "breakers": {stage: breaker.summary() for stage, breaker in replicas.breakers.items()},
             "quarantine": self._quarantine.summary(),
             "degrade": {"level": ladder.level, "active_steps": ladder.active_steps},
             "versions": {version: rollout.summary(version) for version in rollout.versions},
-            **({"differing_replicas": differing} if (differing := pipelines.builds.differing) else {}),
+            **({"differing_replicas": differing} if (differing := replicas.builds.differing) else {}),
             **({"routes_error": self.routes_error} if self.routes_error else {}),
         }
 
@@ -84,8 +84,8 @@ class IngressStatus:
         metrics.set_quotas(self._records.quotas.is_away)
         metrics.set_store(any(what in self.unreadable for what in self._records.stores))
         metrics.set_cache(asdict(self._records.cache.stats()))
-        metrics.set_kinds_of_replicas(self._pipelines.kinds_of_replicas())
-        metrics.set_policies(self._pipelines.breakers.values(), self._quarantine, self._speech.models.rollout)
+        metrics.set_kinds_of_replicas(self._replicas.kinds_of_replicas())
+        metrics.set_policies(self._replicas.breakers.values(), self._quarantine, self._speech.models.rollout)
 
     def _stores(self) -> Mapping[str, str]:
         set_back = [f"{what} {when}" for store in self._records.stores.values() for what, when in store.set_back.items()]

@@ -10,7 +10,7 @@ Never: Ray; calls themselves; counting mistakes of clients, refusals for lack of
                                                                    '----(a failure)-----'
 
 Calls of a hanging stage do not end: callers wait until their own timeout. So when calls are in progress and none has had a sign
-of life for SILENCE_S, version_pipelines.py probes the replicas. If none is healthy, the breaker opens at once, and closes with
+of life for SILENCE_S, replicas.py probes the replicas. If none is healthy, the breaker opens at once, and closes with
 the first sign of life of any call. If one is healthy and has work, the calls wait for it, which is no failure. If none has any
 work, the calls have failed.
 """

@@ -95,7 +95,6 @@ ALONE = {
     "serve/http/neighbours/": "one module a protocol",
     "serve/http/routes/": "one module a group of routes",
     "serve/jobs/": "parts of the runner and of the routes",
-    "serve/remote/builds.py": "what probes report",
 }
 TABLES = {"pipeline/text/normalize/units.py"}  # files of data, however long
 

@@ -79,7 +79,7 @@ def test_a_stage_that_sleeps_is_no_trouble_and_the_refused_wake_it(monkeypatch: 
         parts = await ingress_setup.build_parts(config, deployed, None)
         acoustic = with_router(deployed[version.acoustic], replicas)
         acoustic.stats = SimpleNamespace(remote=start)
-        speech, status, pipelines = parts.services.speech, parts.status, parts.pipelines
+        speech, status, replicas_ = parts.services.speech, parts.status, parts.replicas
         assert status.wakefulness() == {version.acoustic: "asleep"}
         body = SpeechBody(input="Hello there.", voice=None)
         for _ in range(2):
@@ -88,7 +88,7 @@ def test_a_stage_that_sleeps_is_no_trouble_and_the_refused_wake_it(monkeypatch: 
         with pytest.raises(StageAsleep):
             await parts.services.voices.maker._encoder.encode(np.zeros(8, np.float32))
         assert status.wakefulness() == {version.acoustic: "waking"}
-        assert version.acoustic not in await pipelines.unresponsive()
+        assert version.acoustic not in await replicas_.unresponsive()
         with open_speech(speech, RequestContext("two")) as session:
             accepted = asyncio.create_task(session.accept(body.model_copy(update={"deadline_ms": 600_000})))
             await asyncio.sleep(0)
@@ -97,7 +97,7 @@ def test_a_stage_that_sleeps_is_no_trouble_and_the_refused_wake_it(monkeypatch: 
             async with aclosing(session.speak(job)) as events:
                 assert [type(event) async for event in events][-1] is Finished
         assert status.wakefulness() == {}
-        assert {breaker.opened for breaker in pipelines.breakers.values()} == {0}
+        assert {breaker.opened for breaker in replicas_.breakers.values()} == {0}
 
     asyncio.run(sleep_and_wake())
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from serve.remote.builds import Builds
+from serve.remote.replicas import Builds
 
 
 def replicas(*fingerprints: str) -> list[dict[str, str]]:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve.config.model_versions import RoutesConfig
-from serve.remote.version_pipelines import trouble_in
+from serve.remote.replicas import trouble_in
 from serve.versions.rollout import FAILED_PROBES, Rollout
 from tests.support.clock import HeldClock
 from tests.support.model_versions import V1, V2, V3, VERSIONS, rollout

@@ -1,4 +1,4 @@
-"""Version pipelines: which ends count against a version, and what its probes report."""
+"""Replicas: which ends count against a version, and what its probes report."""
 
 import asyncio
 
@@ -13,7 +13,8 @@ from pipeline.errors import (
     StageAsleep,
     StageUnavailable,
 )
-from serve.remote.version_pipelines import fullest_gpu, is_its_failure, is_well, trouble_in
+from serve.remote.pipelines import is_its_failure
+from serve.remote.replicas import fullest_gpu, is_well, trouble_in
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,193 @@
+"""Replicas: the state of the deployments behind an ingress replica.
+
+In:    their handles, and their stats as they are asked for
+Out:   load, trouble, who sleeps; to the rollout, which version answers
+Owns:  the breakers, the probes, the checks of stages that show no progress
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from serve.config.model_versions import Version
+from serve.remote.remote_stages import Handle, ask_stats
+from serve.remote.waking import Wakefulness, Waking
+from serve.resilience.autoscaling import BACKLOG_S, BUSY
+from serve.resilience.circuit_breaker import Breaker
+from serve.versions.rollout import Rollout
+
+LOG = logging.getLogger("ray.serve.chattts")
+
+STEPS_PER_SECOND = SAMPLE_RATE / SAMPLES_PER_STEP
+TEXT = "TextNormalizer"
+OF_REPLICA = ("replica", "gpus", "trouble", "has_work", "gpu_mem_percent", BUSY, BACKLOG_S)  # what the stats of any stage have
+LOOK_S = 1.0  # between two checks for calls without progress
+
+
+class Builds:
+    """The fingerprints of each deployment's replicas, as they were last told."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[str, int]] = {}
+
+    @property
+    def differing(self) -> dict[str, dict[str, int]]:
+        """Deployment -> fingerprint -> how many replicas have it, where there are several."""
+        return {name: found for name, found in self._found.items() if len(found) > 1}
+
+    def count(self, deployments: Iterable[str]) -> int:
+        """Returns how many fingerprints the replicas of a deployment have, at most; 1: they all agree."""
+        return max((len(self._found.get(name, ())) or 1 for name in deployments), default=1)
+
+    def told(self, deployment: str, replicas: Iterable[Mapping[str, Any]]) -> None:
+        """Takes what the replicas of a deployment have just told; one that says nothing of it does not count."""
+        found = dict(sorted(Counter(one["fingerprint"] for one in replicas if one.get("fingerprint")).items()))
+        before = self._found.get(deployment, {})
+        if not found:
+            return  # no replica has answered: nothing is known anew
+        self._found[deployment] = found
+        if len(found) > 1 and found.keys() != before.keys():
+            LOG.warning("replicas of %s differ: one request may have other bytes on each, and none goes on for another: "
+                        "fingerprints %s", deployment, found)  # fmt: skip
+        elif len(found) == 1 and len(before) > 1:
+            LOG.info("replicas of %s are alike again", deployment)
+
+
+class Replicas:
+    """The replicas of every version."""
+
+    def __init__(self, rollout: Rollout, handles: Mapping[str, Handle], wake_limit_s: float) -> None:
+        """
+        Args:
+            handles: deployment name -> its handle.
+            wake_limit_s: the argument of Waking [s].
+        """
+        self.waking = Waking(handles, wake_limit_s)
+        self.builds = Builds()
+        self._rollout = rollout
+        self._handles = handles
+        self._deployments = {"text": TEXT}  # stage -> the deployment that works for it
+        for version in rollout.versions.values():
+            acoustic, vocoder = stages_of(version)
+            self._deployments |= {acoustic: version.acoustic, vocoder: version.vocoder}
+        self.breakers = {stage: Breaker(stage) for stage in self._deployments}
+        """by stage"""
+
+    def kinds_of_replicas(self) -> dict[str, int]:
+        """Returns version -> how many kinds of replicas a stage of it has, at most; 1: all would make the same bytes."""
+        return {version.id: self.builds.count(needed_by(version)) for version in self._rollout.versions.values()}
+
+    def wakefulness(self) -> dict[str, Wakefulness]:
+        """Returns deployment -> whether it has replicas."""
+        return {name: self.waking.state(name) for name in self._handles}
+
+    async def stats(self, kind: str) -> list[dict[str, Any]]:
+        """Returns the stats of every replica of one kind of stage, with the name of the deployment if there are several."""
+        deployments = [TEXT] if kind == "text" else [getattr(version, kind) for version in self._rollout.versions.values()]
+        answers = await self._ask(deployments)
+        if kind == "vocoder":
+            answers = {name: list(map(of_vocoder, found)) for name, found in answers.items()}
+        single = len(answers) == 1
+        return [one if single else {"deployment": name, **one} for name, found in answers.items() for one in found]
+
+    async def load(self) -> tuple[float, float]:
+        """Returns the fullest queue as a share of its capacity, and the slowest engine's real-time factor [s per s of audio].
+
+        An engine that decodes only one sequence does not count: it is not slow because of load.
+        """
+        fullness, rtf = 0.0, 0.0
+        for version in self._rollout.versions.values():
+            engine = version.pipeline.engine
+            for one in await ask_stats(self._handles[version.acoustic]):
+                fullness = max(fullness, one["waiting"] / engine.max_waiting if engine.max_waiting else 0.0)
+                if one["slots_used"] > 1:
+                    rtf = max(rtf, one["round_s"] / engine.steps_per_round * STEPS_PER_SECOND)
+        return fullness, rtf
+
+    async def unresponsive(self) -> list[str]:
+        """Returns the deployments without a healthy replica that versions in service need: their requests would fail.
+
+        One that is asleep is not among them: its requests are told when to come back.
+        """
+        rollout = self._rollout
+        needed = [one for one in rollout.versions.values() if rollout.shares(one.name)[one.id] > 0]
+        answers = await self._ask(self.waking.awake(name for one in needed for name in needed_by(one)))
+        silent = [name for name, found in answers.items() if not any(map(is_well, found))]
+        return self.waking.awake(silent)  # meanwhile a replica may have gone
+
+    async def probe(self) -> None:
+        """Probes every version each period, until cancelled."""
+        while True:
+            await asyncio.sleep(self._rollout.routes.probe.period_s)
+            await self.probe_once()
+
+    async def probe_once(self) -> None:
+        """Probes every version once."""
+        for version in self._rollout.versions.values():
+            answers = await self._ask(self.waking.awake(needed_by(version)))
+            for deployment, replicas in answers.items():
+                self.builds.told(deployment, filter(is_well, replicas))
+            self._rollout.probed(version.id, trouble_in(answers, self._rollout.routes.probe.max_gpu_memory_percent))
+
+    async def watch_silence(self) -> None:
+        """Checks every LOOK_S whether the replicas of stages whose calls show no progress hang, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await asyncio.gather(*(self._check_silent(breaker) for breaker in self.breakers.values() if breaker.is_silent))
+
+    async def _check_silent(self, breaker: Breaker) -> None:
+        deployment = self._deployments[breaker.stage]
+        if not self.waking.is_awake(deployment):
+            return  # its calls wait for a replica that is being started
+        well = [one for one in await ask_stats(self._handles[deployment]) if is_well(one)]
+        breaker.judge_silence(is_well=bool(well), has_work=any(one.get("has_work", True) for one in well))
+
+    async def _ask(self, deployments: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+        """Returns the stats of the replicas of each deployment; every deployment is called once, all at the same time."""
+        names = list(dict.fromkeys(deployments))
+        answers = await asyncio.gather(*(ask_stats(self._handles[name]) for name in names))
+        return dict(zip(names, answers, strict=True))
+
+
+def stages_of(version: Version) -> tuple[str, str]:
+    """Returns the stages that generate and decode for a version, as breakers name them; they may be one."""
+    return version.stage("acoustic"), version.stage("acoustic" if version.decodes_itself else "vocoder")
+
+
+def needed_by(version: Version) -> tuple[str, ...]:
+    """Returns the deployments that speech with a version needs."""
+    return tuple(dict.fromkeys((TEXT, version.acoustic, version.vocoder)))
+
+
+def of_vocoder(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the stats of a vocoder, cut out of its engine's where it is beside it."""
+    if not isinstance(beside := stats.get("vocoder"), Mapping):
+        return dict(stats)
+    return {**{name: stats[name] for name in OF_REPLICA}, **beside}
+
+
+def is_well(stats: Mapping[str, Any]) -> bool:
+    """True if a replica reports no trouble in its stats."""
+    return not stats.get("trouble")
+
+
+def fullest_gpu(replicas: Iterable[Mapping[str, Any]]) -> float | None:
+    """Returns the memory use of the fullest GPU of the replicas [%]; None if none of them has a GPU."""
+    return max((one["gpu_mem_percent"] for one in replicas if one.get("gpu_mem_percent") is not None), default=None)
+
+
+def trouble_in(answers: Mapping[str, Iterable[Mapping[str, Any]]], most_gpu_mem_percent: float) -> str:
+    """Returns the trouble with the replicas of a version; empty: none. One full GPU among several is trouble."""
+    for name, found in answers.items():
+        replicas = list(found)
+        if not replicas:
+            return f"no answer from {name}"
+        if not any(map(is_well, replicas)):
+            return f"{name}: {replicas[0]['trouble']}"
+        fullest = fullest_gpu(replicas)
+        if fullest is not None and fullest > most_gpu_mem_percent:
+            return f"GPU memory of {name} is {fullest:.0f} % full"
+    return ""
