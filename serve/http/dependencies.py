@@ -10,7 +10,9 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from serve.http.request_context import context_of
 from serve.http.services import Services
+from serve.jobs.desk import JobsOf
 
 
 async def get_services(request: Request) -> Services:
@@ -20,3 +22,11 @@ async def get_services(request: Request) -> Services:
 
 
 RequestServices = Annotated[Services, Depends(get_services)]
+
+
+async def get_own_jobs(request: Request, services: RequestServices) -> JobsOf:
+    """Returns the jobs of the caller."""
+    return services.jobs.of(context_of(request))
+
+
+OwnJobs = Annotated[JobsOf, Depends(get_own_jobs)]

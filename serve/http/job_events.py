@@ -1,6 +1,6 @@
 """Job events: the progress of a job as server-sent events, which go on where a client stopped reading.
 
-In:    the desk, the last event that a client has seen
+In:    the jobs of a caller, the last event that a client has seen
 Out:   events, until the job has ended or this replica leaves
 Owns:  nothing: every event follows from the state of the job, on any replica
 Never: an event without a place to go on from, but for progress, which only counts when it is new
@@ -15,12 +15,12 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from pipeline.errors import Draining, StoreUnavailable
 from serve.errors import ApiError, to_api_error
 from serve.http.schemas.jobs import part_reply, progress_of, view_reply
-from serve.jobs.desk import JobDesk
+from serve.jobs.desk import JobsOf
 from serve.jobs.views import JobView
 from serve.speech.job import RequestContext
 
@@ -32,11 +32,14 @@ END = "end"
 _PLACE = re.compile(r"([^-]*)-([0-9]{1,9})")
 
 
-async def job_events(desk: JobDesk, context: RequestContext, view: JobView, last: str) -> AsyncGenerator[str, None]:
+async def job_events(
+    jobs: JobsOf, context: RequestContext, is_leaving: Callable[[], bool], view: JobView, last: str
+) -> AsyncGenerator[str, None]:
     """Yields events as text/event-stream, until the job has ended, is deleted, or the key of the caller is revoked.
 
     Args:
         context: of the request.
+        is_leaving: True once this replica begins nothing new.
         last: the id of the last event that the client has seen; empty: it has seen none.
     """
     told, status, progress, script = parts_seen(view, last), None, None, view.job.record.script
@@ -57,7 +60,7 @@ async def job_events(desk: JobDesk, context: RequestContext, view: JobView, last
             events.append(_event("job.progress", now.model_dump_json()))
         if record.status is not status:
             status = record.status
-            reply = await asyncio.to_thread(view_reply, view, desk.config.keep_s)
+            reply = await asyncio.to_thread(view_reply, view, jobs.keep_s)
             events.append(_event("job.status", reply.model_dump_json(), f"{script}-{END}" if record.is_finished else ""))
         if not events and time.monotonic() - quiet_from > QUIET_S:
             events = [": \n\n"]
@@ -68,10 +71,10 @@ async def job_events(desk: JobDesk, context: RequestContext, view: JobView, last
             return
         await asyncio.sleep(LOOK_S)
         try:
-            if desk.is_leaving():
+            if is_leaving():
                 raise to_api_error(Draining("this replica stops: connect again, with Last-Event-ID"))
             context.caller.check_key()
-            view = await desk.view(context.caller.id, view.job.id)
+            view = await jobs.view(view.job.id)
         except StoreUnavailable:
             continue  # what was seen last stays; the store comes back
         except ApiError as refusal:

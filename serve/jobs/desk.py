@@ -19,7 +19,6 @@ from pathlib import Path
 from pipeline.books.shelf import Shelf
 from pipeline.books.track import Track
 from pipeline.errors import AtCapacity, Conflict, StoreUnavailable
-from pipeline.store.ownership import Writer
 from pipeline.store.store import Store
 from pipeline.store.threads import ask_store
 from serve.access.idempotency import checked_key
@@ -52,7 +51,7 @@ RESUMABLE = (JobStatus.PAUSED, JobStatus.CANCELLED, JobStatus.FAILED)
 
 
 class JobDesk:
-    """The jobs as the clients of one replica see them."""
+    """The jobs of one replica: their records, and their files."""
 
     def __init__(
         self,
@@ -80,8 +79,12 @@ class JobDesk:
         self.speech = speech
         self.build = build
         self._folder = folder
-        self._intake = Intake(config, self.records, self.shelf)
-        self._revisions = Revisions(self._intake, self.records, self.shelf, speech)
+        self.intake = Intake(config, self.records, self.shelf)
+        self.revisions = Revisions(self.intake, self.records, self.shelf, speech)
+
+    def of(self, context: RequestContext) -> "JobsOf":
+        """Returns the jobs of the caller of a request."""
+        return JobsOf(self, context)
 
     def shelf(self, job_id: str) -> Shelf:
         """Returns the files of a job."""
@@ -102,95 +105,6 @@ class JobDesk:
         """Returns the files of batches, which an earlier build had, and their drafts."""
         return [path for pattern in ("file-*.jsonl", ".file-*") for path in self._folder.glob(pattern)]
 
-    async def plan(self, body: JobBody, context: RequestContext, file: File | None = None) -> JobPlan:
-        """Returns what a job would do.
-
-        Args:
-            file: what is spoken in place of the body's input.
-
-        Raises:
-            InvalidRequest, ApiError
-            AtCapacity: too many texts are being read and planned.
-        """
-        with self.documents.in_hand():
-            document = await self.documents.read(await asyncio.to_thread(body.question, file, self.config.max_chars))
-            return await asyncio.get_running_loop().run_in_executor(PLANNERS, plan_job, body, context, self.speech, document)
-
-    async def create(
-        self, body: JobBody, context: RequestContext, raw: bytes, file: File | None = None
-    ) -> tuple[Job, JobPlan | None]:
-        """Accepts a job and charges for all of its text.
-
-        Args:
-            raw: the request, to which its idempotency key belongs.
-            file: as for plan().
-
-        Returns:
-            the job and its plan; None for the plan of a job that its idempotency key has made before.
-
-        Raises:
-            InvalidRequest, ApiError, AtCapacity, StoreFull, ShareUsedUp, StoreUnavailable
-        """
-        tenant, key = context.caller.id, checked_key(context.idempotency_key)
-        job_id = PREFIX + (secrets.token_hex(ID_LETTERS // 2) if key is None else _digest(f"{tenant}\n{key}".encode()))
-        request = await asyncio.to_thread(_digest, raw)
-        known = None if key is None else await self._accepted(job_id)
-        if known is not None:
-            return _repeated(known, request), None
-        plan = await self.plan(body, context, file)
-        asked, build = body.webhook, self.build(plan.script.speech["model"])
-        hook = None if asked is None else checked_webhook(asked.url, asked.secret, self.config.webhook_hosts)
-        while known is None:
-            try:
-                job = await self._intake.accept(job_id, context.caller, request, plan, hook=hook, build=build)
-            except Conflict:  # an equal request was quicker
-                known = await self._accepted(job_id)
-            else:
-                self.wake()
-                return job, plan
-        return _repeated(known, request), None
-
-    async def _accepted(self, job_id: str) -> Job | None:
-        """Returns a job once its acceptance has ended; None: there is none.
-
-        Raises:
-            AtCapacity: an equal request is being accepted for long.
-            StoreUnavailable
-        """
-        stop = time.monotonic() + ACCEPTING_S
-        while (found := await ask_store(self.records.read, job_id)) is not None:
-            record = found.record
-            if record.status not in HIDDEN:
-                return found
-            if record.status is JobStatus.DELETED or record.changed_at + CLAIM_S < self.records.now():
-                await self.clear(found)  # an equal request may have begun anew
-            elif time.monotonic() > stop:
-                raise AtCapacity("an equal request is being accepted; send this one again", retry_after_s=1.0)
-            else:
-                await asyncio.sleep(LOOK_S)
-        return None
-
-    async def get(self, tenant: str, job_id: str) -> Job:
-        """Returns a job of a tenant.
-
-        Raises:
-            ApiError: 404
-            StoreUnavailable
-        """
-        found = await ask_store(self.records.read, job_id) if ID.fullmatch(job_id) else None
-        if found is None or found.record.tenant != tenant or found.record.status in HIDDEN:
-            raise not_found()
-        return found
-
-    async def view(self, tenant: str, job_id: str) -> JobView:
-        """Returns a job with what is finished of it.
-
-        Raises:
-            ApiError: 404
-            StoreUnavailable
-        """
-        return await asyncio.to_thread(self._view, await self.get(tenant, job_id))
-
     async def load(self) -> JobLoad:
         """Returns how much is to be spoken, and how fast it is.
 
@@ -204,60 +118,6 @@ class JobDesk:
             return JobLoad(len(records), backlog_s, sum(record.rate or 0.0 for record in records) or None)
 
         return await ask_store(measure)
-
-    async def listed(self, tenant: str) -> list[Job]:
-        """Returns the jobs of a tenant, the newest first.
-
-        Raises:
-            StoreUnavailable
-        """
-
-        def find() -> list[Job]:
-            jobs = self.records.refresh().values()
-            own = [job for job in jobs if job.record.tenant == tenant and job.record.status not in HIDDEN]
-            return sorted(own, key=lambda job: (job.record.created_at, job.id), reverse=True)
-
-        return await ask_store(find)
-
-    async def pause(self, owner: Writer, job_id: str) -> Job:
-        """Stops a job until it is resumed; finished parts stay."""
-        return await self._moved(owner, job_id, JobStatus.PAUSED, among=WAITING)
-
-    async def resume(self, owner: Writer, job_id: str) -> Job:
-        """Goes on with a job that was paused, cancelled or has failed: only missing parts are spoken.
-
-        Raises:
-            ApiError, Conflict, StoreUnavailable
-            AtCapacity, StoreFull, ShareUsedUp: as for a new job.
-        """
-        return await self._moved(owner, job_id, JobStatus.QUEUED, among=RESUMABLE)
-
-    async def cancel(self, owner: Writer, job_id: str) -> Job:
-        """Ends a job; finished parts stay until it is deleted."""
-        return await self._moved(owner, job_id, JobStatus.CANCELLED, among=UNFINISHED)
-
-    async def speak_again(self, context: RequestContext, job_id: str, number: int, body: PartBody) -> Job:
-        """Has one part spoken with another seed or text; all others stay as they are.
-
-        Raises:
-            InvalidRequest, ApiError, StoreUnavailable
-            AtCapacity, StoreFull, ShareUsedUp: as for a new job.
-            Conflict: the job is changed by somebody else at the same moment.
-        """
-        job = await self.get(context.caller.id, job_id)
-        changed = await self._revisions.speak_again(context, job, number, body)
-        self.wake()  # it may be running, or finished, before the next look
-        return changed
-
-    async def delete(self, tenant: str, job_id: str) -> None:
-        """Removes a job and everything that was made for it; what cannot be removed now, upkeep removes later."""
-        job = await self.get(tenant, job_id)
-        try:
-            await ask_store(self.remove, job)
-        except StoreUnavailable:
-            found = await ask_store(self.records.read, job_id)
-            if found is not None and found.record.status is not JobStatus.DELETED:
-                raise
 
     async def clear(self, job: Job) -> None:
         """Removes what is left of a job, if nobody has changed it since; of one that was never queued takes the charge back.
@@ -297,34 +157,190 @@ class JobDesk:
             self.records.remove(job.id)
         return True
 
-    async def _moved(self, owner: Writer, job_id: str, to: JobStatus, *, among: tuple[JobStatus, ...]) -> Job:
-        job = await self.get(owner.id, job_id)
+
+class JobsOf:
+    """The jobs of one caller: everything that a client does with them."""
+
+    def __init__(self, desk: JobDesk, context: RequestContext) -> None:
+        self._desk = desk
+        self._context = context
+        self.keep_s = desk.config.keep_s
+        """how long a job is kept after its last change"""
+        self.max_body_bytes = desk.config.max_body_bytes
+        """of a request that makes one, its file included"""
+
+    async def get(self, job_id: str) -> Job:
+        """Returns a job.
+
+        Raises:
+            ApiError: 404
+            StoreUnavailable
+        """
+        found = await ask_store(self._desk.records.read, job_id) if ID.fullmatch(job_id) else None
+        if found is None or found.record.tenant != self._context.caller.id or found.record.status in HIDDEN:
+            raise not_found()
+        return found
+
+    async def view(self, job_id: str) -> JobView:
+        """Returns a job with what is finished of it.
+
+        Raises:
+            ApiError: 404
+            StoreUnavailable
+        """
+        return await asyncio.to_thread(self._view, await self.get(job_id))
+
+    async def listed(self) -> list[Job]:
+        """Returns all of them, the newest first.
+
+        Raises:
+            StoreUnavailable
+        """
+
+        def find() -> list[Job]:
+            jobs = self._desk.records.refresh().values()
+            own = [job for job in jobs if job.record.tenant == self._context.caller.id and job.record.status not in HIDDEN]
+            return sorted(own, key=lambda job: (job.record.created_at, job.id), reverse=True)
+
+        return await ask_store(find)
+
+    async def plan(self, body: JobBody, file: File | None = None) -> JobPlan:
+        """Returns what a job would do.
+
+        Args:
+            file: what is spoken in place of the body's input.
+
+        Raises:
+            InvalidRequest, ApiError
+            AtCapacity: too many texts are being read and planned.
+        """
+        desk = self._desk
+        with desk.documents.in_hand():
+            document = await desk.documents.read(await asyncio.to_thread(body.question, file, desk.config.max_chars))
+            work = partial(plan_job, body, self._context, desk.speech, document)
+            return await asyncio.get_running_loop().run_in_executor(PLANNERS, work)
+
+    async def create(self, body: JobBody, raw: bytes, file: File | None = None) -> tuple[Job, JobPlan | None]:
+        """Accepts a job and charges for all of its text.
+
+        Args:
+            raw: the request, to which its idempotency key belongs.
+            file: as for plan().
+
+        Returns:
+            the job and its plan; None for the plan of a job that its idempotency key has made before.
+
+        Raises:
+            InvalidRequest, ApiError, AtCapacity, StoreFull, ShareUsedUp, StoreUnavailable
+        """
+        context = self._context
+        tenant, key = context.caller.id, checked_key(context.idempotency_key)
+        job_id = PREFIX + (secrets.token_hex(ID_LETTERS // 2) if key is None else _digest(f"{tenant}\n{key}".encode()))
+        request = await asyncio.to_thread(_digest, raw)
+        known = None if key is None else await self._accepted(job_id)
+        if known is not None:
+            return _repeated(known, request), None
+        plan = await self.plan(body, file)
+        asked, build = body.webhook, self._desk.build(plan.script.speech["model"])
+        hook = None if asked is None else checked_webhook(asked.url, asked.secret, self._desk.config.webhook_hosts)
+        while known is None:
+            try:
+                job = await self._desk.intake.accept(job_id, context.caller, request, plan, hook=hook, build=build)
+            except Conflict:  # an equal request was quicker
+                known = await self._accepted(job_id)
+            else:
+                self._desk.wake()
+                return job, plan
+        return _repeated(known, request), None
+
+    async def pause(self, job_id: str) -> Job:
+        """Stops a job until it is resumed; finished parts stay."""
+        return await self._moved(job_id, JobStatus.PAUSED, among=WAITING)
+
+    async def resume(self, job_id: str) -> Job:
+        """Goes on with a job that was paused, cancelled or has failed: only missing parts are spoken.
+
+        Raises:
+            ApiError, Conflict, StoreUnavailable
+            AtCapacity, StoreFull, ShareUsedUp: as for a new job.
+        """
+        return await self._moved(job_id, JobStatus.QUEUED, among=RESUMABLE)
+
+    async def cancel(self, job_id: str) -> Job:
+        """Ends a job; finished parts stay until it is deleted."""
+        return await self._moved(job_id, JobStatus.CANCELLED, among=UNFINISHED)
+
+    async def speak_again(self, job_id: str, number: int, body: PartBody) -> Job:
+        """Has one part spoken with another seed or text; all others stay as they are.
+
+        Raises:
+            InvalidRequest, ApiError, StoreUnavailable
+            AtCapacity, StoreFull, ShareUsedUp: as for a new job.
+            Conflict: the job is changed by somebody else at the same moment.
+        """
+        job = await self.get(job_id)
+        changed = await self._desk.revisions.speak_again(self._context, job, number, body)
+        self._desk.wake()  # it may be running, or finished, before the next look
+        return changed
+
+    async def delete(self, job_id: str) -> None:
+        """Removes a job and everything that was made for it; what cannot be removed now, upkeep removes later."""
+        job = await self.get(job_id)
+        try:
+            await ask_store(self._desk.remove, job)
+        except StoreUnavailable:
+            found = await ask_store(self._desk.records.read, job_id)
+            if found is not None and found.record.status is not JobStatus.DELETED:
+                raise
+
+    async def _accepted(self, job_id: str) -> Job | None:
+        """Returns a job once its acceptance has ended; None: there is none.
+
+        Raises:
+            AtCapacity: an equal request is being accepted for long.
+            StoreUnavailable
+        """
+        stop = time.monotonic() + ACCEPTING_S
+        while (found := await ask_store(self._desk.records.read, job_id)) is not None:
+            record = found.record
+            if record.status not in HIDDEN:
+                return found
+            if record.status is JobStatus.DELETED or record.changed_at + CLAIM_S < self._desk.records.now():
+                await self._desk.clear(found)  # an equal request may have begun anew
+            elif time.monotonic() > stop:
+                raise AtCapacity("an equal request is being accepted; send this one again", retry_after_s=1.0)
+            else:
+                await asyncio.sleep(LOOK_S)
+        return None
+
+    async def _moved(self, job_id: str, to: JobStatus, *, among: tuple[JobStatus, ...]) -> Job:
+        job = await self.get(job_id)
         if job.record.status is to:
             return job
 
         def move() -> JobRecord:
-            if (moved := self.records.move(job_id, to, among=among)) is not None:
+            if (moved := self._desk.records.move(job_id, to, among=among)) is not None:
                 return moved
-            if (found := self.records.read(job_id)) is not None and found.record.status is to:
+            if (found := self._desk.records.read(job_id)) is not None and found.record.status is to:
                 return found.record
             status = "removed" if found is None else found.record.status.value
             raise Conflict(f"the job is {status}; this is for jobs that are {', '.join(among)}")
 
         if to is JobStatus.QUEUED:
-            entering = self._intake.enter(
-                job.id, owner, job.record.size, move, lambda: self.records.put_back(job, job.record.script)
-            )
-            record = await self._intake.settled(entering)
+            owner, intake = self._context.caller.writer, self._desk.intake
+            back = partial(self._desk.records.put_back, job, job.record.script)
+            record = await intake.settled(intake.enter(job.id, owner, job.record.size, move, back))
         else:
             record = await ask_store(move)
-        self.wake()
+        self._desk.wake()
         return Job(job_id, job.version + 1, record)
 
     def _view(self, job: Job) -> JobView:
-        job, script = self._revisions.script_of(job)
-        lengths, rate = self.shelf(job.id).lengths(), job.record.output.sample_rate
+        job, script = self._desk.revisions.script_of(job)
+        shelf, rate = self._desk.shelf(job.id), job.record.output.sample_rate
+        lengths = shelf.lengths()
         audio_s = sum(lengths[key] for key in script.keys if key in lengths) / rate
-        return JobView(job, script, Track(script, lengths, rate), lengths, audio_s)
+        return JobView(job, script, shelf, Track(script, lengths, rate), lengths, audio_s)
 
 
 def _repeated(known: Job, request: str) -> Job:

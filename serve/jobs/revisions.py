@@ -75,7 +75,7 @@ class Revisions:
             raise StoreUnavailable(UNREADABLE, place=str(shelf.folder)) from None
 
     async def speak_again(self, context: RequestContext, job: Job, number: int, body: PartBody) -> Job:
-        """Has a part spoken again; raises as JobDesk.speak_again says."""
+        """Has a part spoken again; raises as JobsOf.speak_again says."""
         revision = await asyncio.to_thread(self._revised, context, job, number, body)
         return await self._intake.settled(self._enter(context.caller, revision))
 

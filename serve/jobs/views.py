@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeline.books.script import Script
+from pipeline.books.shelf import Shelf
 from pipeline.books.track import Track
 from serve.jobs.records import Job
 
@@ -20,6 +21,7 @@ class JobView:
 
     job: Job
     script: Script
+    shelf: Shelf
     track: Track
     finished: Mapping[str, int]
     """samples of the finished parts, by their keys"""

@@ -27,11 +27,10 @@ from pipeline.errors import UnsupportedFormat
 from serve.access.api_keys import Scope
 from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.http.body_reader import FORM, MOST_VALUES, media_type_of
-from serve.http.dependencies import RequestServices
+from serve.http.dependencies import OwnJobs, RequestServices
 from serve.http.forms import FORM_ROOM, read_form
 from serve.http.ignored_fields import named_fields
 from serve.http.job_events import has_seen_the_end, job_events
-from serve.http.middleware import caller_of
 from serve.http.openapi import AUDIO_TYPES, answers, takes
 from serve.http.ranged import file_reader, ranged
 from serve.http.request_context import context_of
@@ -93,9 +92,9 @@ AUDIO: dict[int | str, dict[str, Any]] = {
     responses=answers(400, 403, 404, 408, 413, 415, 429, 503),
 )
 @requires(Scope.SPEECH)
-async def plan(request: Request, services: RequestServices) -> Response:
-    body, file, _ = await _document(request, services)
-    planned = await services.jobs.plan(body, context_of(request), file)
+async def plan(request: Request, services: RequestServices, jobs: OwnJobs) -> Response:
+    body, file, _ = await _document(request, services, jobs.max_body_bytes)
+    planned = await jobs.plan(body, file)
     load = await services.jobs.load()
     return await _reply(lambda: plan_reply(planned, load))
 
@@ -108,10 +107,10 @@ async def plan(request: Request, services: RequestServices) -> Response:
     responses=answers(400, 403, 404, 408, 409, 413, 415, 429, 503, 507),
 )
 @requires(Scope.SPEECH)
-async def create(request: Request, services: RequestServices) -> Response:
-    body, file, raw_body = await _document(request, services)
-    job, planned = await services.jobs.create(body, context_of(request), raw_body, file)
-    reply = job_reply(job, services.jobs.config.keep_s)
+async def create(request: Request, services: RequestServices, jobs: OwnJobs) -> Response:
+    body, file, raw_body = await _document(request, services, jobs.max_body_bytes)
+    job, planned = await jobs.create(body, raw_body, file)
+    reply = job_reply(job, jobs.keep_s)
     if planned is not None:
         reply = reply.model_copy(update={"ignored_fields": named_fields(planned.ignored)})
     headers = {"Location": f"{request.scope.get('root_path', '')}{PATH}/{job.id}"}
@@ -122,32 +121,28 @@ async def create(request: Request, services: RequestServices) -> Response:
 
 @router.get(PATH, response_model=JobList, responses=answers(400, 503))
 @requires(Scope.SPEECH)
-async def jobs(
-    request: Request, services: RequestServices, status: JobStatus | None = None, after: str = "", limit: Limit = 100
-) -> JobList:
-    found = await services.jobs.listed(caller_of(request).id)
+async def jobs(own: OwnJobs, status: JobStatus | None = None, after: str = "", limit: Limit = 100) -> JobList:
+    found = await own.listed()
     if after:
         places = [place for place, job in enumerate(found, start=1) if job.id == after]
         found = found[places[0] if places else len(found) :]
     wanted = [job for job in found if status in (None, job.record.status)]
-    data = [job_reply(job, services.jobs.config.keep_s) for job in wanted[:limit]]
+    data = [job_reply(job, own.keep_s) for job in wanted[:limit]]
     return JobList(data=data, has_more=len(wanted) > limit)
 
 
 @router.get(ONE, response_model=JobReply, responses=answers(404, 503))
 @requires(Scope.SPEECH)
-async def job(job_id: str, request: Request, services: RequestServices) -> Response:
-    view = await services.jobs.view(caller_of(request).id, job_id)
-    return await _reply(lambda: view_reply(view, services.jobs.config.keep_s))
+async def job(job_id: str, jobs: OwnJobs) -> Response:
+    view = await jobs.view(job_id)
+    return await _reply(lambda: view_reply(view, jobs.keep_s))
 
 
 @router.get(f"{ONE}/parts", response_model=PartList, responses=answers(400, 404, 503))
 @requires(Scope.SPEECH)
-async def parts(
-    job_id: str, request: Request, services: RequestServices, first: Annotated[int, Query(ge=0)] = 0, limit: Limit = 100
-) -> Response:
-    view = await services.jobs.view(caller_of(request).id, job_id)
-    shelf, keys = services.jobs.shelf(job_id), view.script.keys
+async def parts(job_id: str, jobs: OwnJobs, first: Annotated[int, Query(ge=0)] = 0, limit: Limit = 100) -> Response:
+    view = await jobs.view(job_id)
+    shelf, keys = view.shelf, view.script.keys
 
     def read() -> PartList:
         numbers = range(len(keys))[first : first + limit]
@@ -167,23 +162,23 @@ async def parts(
 )
 @requires(Scope.SPEECH)
 async def speak_again(
-    job_id: str, number: Annotated[int, PathParameter(ge=0)], request: Request, services: RequestServices
+    job_id: str, number: Annotated[int, PathParameter(ge=0)], request: Request, services: RequestServices, jobs: OwnJobs
 ) -> JobReply:
     """Has one part spoken with another seed or text."""
     body = await services.bodies.read_json(request, partial(read_body, PartBody))
-    changed = await services.jobs.speak_again(context_of(request), job_id, number, body)
-    return job_reply(changed, services.jobs.config.keep_s)
+    changed = await jobs.speak_again(job_id, number, body)
+    return job_reply(changed, jobs.keep_s)
 
 
 @router.get(f"{ONE}/events", response_class=Response, responses={**EVENTS, **answers(404, 503)})
 @requires(Scope.SPEECH, stream=True)
-async def events(job_id: str, request: Request, services: RequestServices) -> Response:
+async def events(job_id: str, request: Request, services: RequestServices, jobs: OwnJobs) -> Response:
     """Progress as server-sent events; 204 once there is nothing more to tell."""
-    tenant, last = caller_of(request).id, request.headers.get("last-event-id", "")
-    view = await services.jobs.view(tenant, job_id)
+    last = request.headers.get("last-event-id", "")
+    view = await jobs.view(job_id)
     if has_seen_the_end(view, last):
         return Response(status_code=204)
-    told = job_events(services.jobs, context_of(request), view, last)
+    told = job_events(jobs, context_of(request), services.jobs.is_leaving, view, last)
     return StreamingResponse(told, media_type="text/event-stream")
 
 
@@ -191,54 +186,53 @@ async def events(job_id: str, request: Request, services: RequestServices) -> Re
 @requires(Scope.SPEECH)
 async def subtitles(
     job_id: str,
-    request: Request,
-    services: RequestServices,
+    jobs: OwnJobs,
     format: SubtitlesIn = "srt",  # the API's name
 ) -> Response:
     """Subtitles of what is finished from the beginning on."""
-    view = await services.jobs.view(caller_of(request).id, job_id)
-    text = await asyncio.to_thread(job_subtitles, view, services.jobs.shelf(job_id), format)
+    view = await jobs.view(job_id)
+    text = await asyncio.to_thread(job_subtitles, view, view.shelf, format)
     return Response(text, headers=_headers(view, format), media_type=SUBTITLE_TYPES[format])
 
 
 @router.post(f"{ONE}/pause", response_model=JobReply, responses=answers(404, 409, 503))
 @requires(Scope.SPEECH)
-async def pause(job_id: str, request: Request, services: RequestServices) -> JobReply:
-    return job_reply(await services.jobs.pause(caller_of(request).writer, job_id), services.jobs.config.keep_s)
+async def pause(job_id: str, jobs: OwnJobs) -> JobReply:
+    return job_reply(await jobs.pause(job_id), jobs.keep_s)
 
 
 @router.post(f"{ONE}/resume", response_model=JobReply, responses=answers(404, 409, 429, 503, 507))
 @requires(Scope.SPEECH)
-async def resume(job_id: str, request: Request, services: RequestServices) -> JobReply:
-    return job_reply(await services.jobs.resume(caller_of(request).writer, job_id), services.jobs.config.keep_s)
+async def resume(job_id: str, jobs: OwnJobs) -> JobReply:
+    return job_reply(await jobs.resume(job_id), jobs.keep_s)
 
 
 @router.post(f"{ONE}/cancel", response_model=JobReply, responses=answers(404, 409, 503))
 @requires(Scope.SPEECH)
-async def cancel(job_id: str, request: Request, services: RequestServices) -> JobReply:
-    return job_reply(await services.jobs.cancel(caller_of(request).writer, job_id), services.jobs.config.keep_s)
+async def cancel(job_id: str, jobs: OwnJobs) -> JobReply:
+    return job_reply(await jobs.cancel(job_id), jobs.keep_s)
 
 
 @router.delete(ONE, status_code=204, response_class=Response, responses=answers(404, 503))
 @requires(Scope.SPEECH)
-async def delete(job_id: str, request: Request, services: RequestServices) -> Response:
-    await services.jobs.delete(caller_of(request).id, job_id)
+async def delete(job_id: str, jobs: OwnJobs) -> Response:
+    await jobs.delete(job_id)
     return Response(status_code=204)
 
 
 @router.get(f"{ONE}/audio", response_class=Response, responses={**AUDIO, **answers(400, 404, 409, 416, 503)})
 @requires(Scope.SPEECH, stream=True)
-async def audio(job_id: str, request: Request, services: RequestServices, format: str = "") -> Response:  # the API's name
+async def audio(job_id: str, request: Request, jobs: OwnJobs, format: str = "") -> Response:  # the API's name
     """The finished file, or what is finished from the beginning on."""
-    view = await services.jobs.view(caller_of(request).id, job_id)
+    view = await jobs.view(job_id)
     if not view.track.parts:
         message = "nothing of this job is finished yet; progress.playable_s of the job says how much is"
         raise ApiError(message, ErrorSpec(409, "conflict_error", "not_ready", True))
-    return await asyncio.to_thread(_audio, request, services, view, format)
+    return await asyncio.to_thread(_audio, request, view, format)
 
 
-def _audio(request: Request, services: Services, view: JobView, container: str) -> Response:
-    record, shelf, track = view.job.record, services.jobs.shelf(view.job.id), view.track
+def _audio(request: Request, view: JobView, container: str) -> Response:
+    record, shelf, track = view.job.record, view.shelf, view.track
     is_done = record.status is JobStatus.SUCCEEDED and record.result != "" and shelf.result_file(record.result).exists()
     if container == ZIP:
         beside = {f"subtitles.{kind}": job_subtitles(view, shelf, kind).encode() for kind in SUBTITLE_TYPES}
@@ -286,13 +280,15 @@ def _chosen(view: JobView, container: str, *, is_done: bool) -> AudioFormat:
     return audio_format(container or "aac", output.sample_rate)
 
 
-async def _document(request: Request, services: Services) -> tuple[JobBody, File | None, bytes]:
+async def _document(request: Request, services: Services, most: int) -> tuple[JobBody, File | None, bytes]:
     """Returns a body, the file in place of its input if it is a form, and bytes that stand for both.
+
+    Args:
+        most: bytes of both.
 
     Raises:
         ApiError
     """
-    most = services.jobs.config.max_body_bytes
     if media_type_of(request) != FORM:
         body, raw_body = await services.bodies.read_json(
             request, lambda raw: (read_body(JobBody, raw), raw), most_bytes=min(most, JSON_BYTES), most_values=JSON_VALUES

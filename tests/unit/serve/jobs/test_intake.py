@@ -21,7 +21,7 @@ from serve.config.jobs import JobsConfig
 from serve.errors import ApiError
 from serve.jobs import desk, intake
 from serve.jobs.body import JobBody, PartBody
-from serve.jobs.desk import JobDesk
+from serve.jobs.desk import JobDesk, JobsOf
 from serve.jobs.document import MOST_IN_HAND
 from serve.jobs.record import JobStatus
 from serve.jobs.records import Job
@@ -59,10 +59,13 @@ class Clients:
     async def create(self, place: int = 0, key: str | None = None, text: str = TEXT) -> Job:
         body = JobBody(input=text, seed=1, voice="default")
         context = RequestContext("id", self.caller, idempotency_key=key)
-        return (await self.desks[place % 2].create(body, context, text.encode()))[0]
+        return (await self.desks[place % 2].of(context).create(body, text.encode()))[0]
 
     async def speak_again(self, job: Job, seed: int = 2) -> Job:
-        return await self.desks[0].speak_again(RequestContext("id", self.caller), job.id, 0, PartBody(seed=seed))
+        return await self.jobs_of(0).speak_again(job.id, 0, PartBody(seed=seed))
+
+    def jobs_of(self, place: int) -> JobsOf:
+        return self.desks[place].of(RequestContext("id", self.caller))
 
     async def charged(self) -> int:
         return await self.quotas.characters_today("anna")
@@ -129,7 +132,7 @@ async def test_texts_that_wait_to_be_planned_are_bounded(tmp_path: Path, monkeyp
         pass
 
     async def planned(number: int) -> Any:
-        return await clients.desks[0].plan(JobBody(input=f"{number}"), RequestContext("id", clients.caller))
+        return await clients.jobs_of(0).plan(JobBody(input=f"{number}"))
 
     monkeypatch.setattr(desk, "plan_job", plan)
     monkeypatch.setattr(clients.desks[0].documents, "read", read)
@@ -188,7 +191,7 @@ async def test_a_store_that_stays_silent_is_a_503_and_the_job_is_settled_later(t
     with pytest.raises(StoreUnavailable, match="GET /v1/audio/jobs"):
         await clients.create()
     is_silent.append(False)
-    await asyncio.gather(*clients.desks[0]._intake._tasks)
+    await asyncio.gather(*clients.desks[0].intake._tasks)
     (job,) = clients.jobs().values()
     assert job.record.status is JobStatus.QUEUED
     assert await clients.charged() == job.record.characters
@@ -205,14 +208,14 @@ async def test_no_way_into_the_queue_passes_a_limit(tmp_path: Path, config: dict
     else:
         jobs = [await clients.create(place, text=f"{text} {place}") for place in range(4)]
         for job in jobs:
-            await clients.desks[0].cancel(clients.caller.writer, job.id)
-        asked = [clients.desks[place % 2].resume(clients.caller.writer, job.id) for place, job in enumerate(jobs)]
+            await clients.jobs_of(0).cancel(job.id)
+        asked = [clients.jobs_of(place % 2).resume(job.id) for place, job in enumerate(jobs)]
         if way == "again":
             for coroutine in asked:
                 coroutine.close()
             asked = [clients.speak_again(job) for job in jobs]
     for each in clients.desks:
-        each._intake._config = JobsConfig(**config)
+        each.intake._config = JobsConfig(**config)
     before = await clients.charged()
     answers = await asyncio.gather(*asked, return_exceptions=True)
     refused = [answer for answer in answers if isinstance(answer, BaseException)]
@@ -239,7 +242,7 @@ async def test_one_key_fills_its_share_and_leaves_room_to_others(tmp_path: Path,
     clients = Clients(tmp_path, quota=100_000)
     first = await clients.create()
     for each in clients.desks:
-        each._intake._config = JobsConfig(disk_mib=4)
+        each.intake._config = JobsConfig(disk_mib=4)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in most.items():
             patch.setattr(intake, name, value)
@@ -255,7 +258,7 @@ async def test_one_key_fills_its_share_and_leaves_room_to_others(tmp_path: Path,
         await clients.create()
         clients.caller = anna
         for job in own[:2]:
-            await clients.desks[0].delete("anna", job.id)
+            await clients.jobs_of(0).delete(job.id)
         await clients.create()
 
 
@@ -287,8 +290,8 @@ async def test_who_removes_a_claim_of_the_dead_takes_its_charge_back(tmp_path: P
         each.speech = replace(each.speech, owner=lambda tenant: clients.caller)
     dead, alive = clients.desks
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dead._intake, "_keep_text" if died_at == "text" else "_queued", refuses(RuntimeError("died")))
-        patch.setattr(dead._intake, "_withdraw", lambda *args: None)
+        patch.setattr(dead.intake, "_keep_text" if died_at == "text" else "_queued", refuses(RuntimeError("died")))
+        patch.setattr(dead.intake, "_withdraw", lambda *args: None)
         with pytest.raises(RuntimeError):
             await clients.create(key="once")
     (claim,) = clients.jobs().values()
@@ -353,7 +356,7 @@ async def test_who_finds_what_a_crash_left_removes_nothing_that_began_anew(tmp_p
 @in_a_loop
 async def test_a_slow_removal_takes_nothing_of_what_began_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     clients = Clients(tmp_path)
-    job, (here, there), begun = await clients.create(key="once"), clients.desks, []
+    job, (_, there), begun = await clients.create(key="once"), clients.desks, []
     remove = Shelf.remove
 
     def slow(shelf: Shelf) -> None:
@@ -364,7 +367,7 @@ async def test_a_slow_removal_takes_nothing_of_what_began_anew(tmp_path: Path, m
 
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(Shelf, "remove", slow)
-    await here.delete("anna", job.id)
+    await clients.jobs_of(0).delete(job.id)
     assert clients.jobs()[job.id].record == begun[0].record
     assert there.has_files(begun[0])
 
@@ -375,7 +378,7 @@ async def test_every_change_survives_a_lost_answer(tmp_path: Path, way: str):
     clients = Clients(tmp_path)
     job, desk = await clients.create(), clients.desks[0]
     if way == "resume":
-        await desk.cancel(clients.caller.writer, job.id)
+        await clients.jobs_of(0).cancel(job.id)
     before = await clients.charged()
     store, lost = desk.records._store, []
     put, delete = store.put, store.delete
@@ -395,9 +398,9 @@ async def test_every_change_survives_a_lost_answer(tmp_path: Path, way: str):
         changed = await clients.speak_again(job)
         assert clients.jobs()[job.id].record.script == changed.record.script
     elif way == "delete":
-        await desk.delete("anna", job.id)
+        await clients.jobs_of(0).delete(job.id)
     else:
-        await getattr(desk, way)(clients.caller.writer, job.id)
+        await getattr(clients.jobs_of(0), way)(job.id)
     statuses = [found.record.status.value for found in clients.jobs().values()]
     assert statuses == {"pause": ["paused"], "cancel": ["cancelled"], "delete": []}.get(way, ["queued"])
     assert await clients.charged() - before == (len("The first words.") if way == "again" else 0)
@@ -416,5 +419,5 @@ async def test_a_plan_leaves_the_threads_of_the_loop_to_others(tmp_path: Path):
 
     desk.speech = replace(desk.speech, voice_id=noting)
     body = JobBody(input="<speak><p>One.</p><p>Two.</p></speak>", input_type="ssml")
-    await asyncio.gather(*(desk.plan(body, RequestContext("id", clients.caller)) for _ in range(4)))
+    await asyncio.gather(*(clients.jobs_of(0).plan(body) for _ in range(4)))
     assert {name.partition("_")[0] for name in threads} == {"plans"}

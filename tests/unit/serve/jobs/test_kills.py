@@ -32,7 +32,7 @@ def create_jobs(folder: Path, url: str) -> list[str]:
             text = f"{TEXT}\n\n# Two\n\nThis is job {number}."
             body = JobBody(input=text, input_type="markdown", response_format=name, seed=number, voice="default")
             context = RequestContext("id", Caller(f"key-{number % 2}"))
-            ids.append((await desk.create(body, context, b"{}"))[0].id)
+            ids.append((await desk.of(context).create(body, b"{}"))[0].id)
         return ids
 
     return asyncio.run(create())

@@ -49,7 +49,7 @@ def test_ten_thousand_jobs_delay_nobody_else(tmp_path: Path):
         alone = first_audio_ms(live)
         desk = live.services.jobs
         body = JobBody(input=text, seed=1, response_format="wav")
-        first, _ = asyncio.run(desk.create(body, RequestContext("id", Caller("busy")), b""))
+        first, _ = asyncio.run(desk.of(RequestContext("id", Caller("busy"))).create(body, b""))
         record, script = first.record, f"script-{first.record.script}.json"
         for number in range(JOBS):
             folder = desk.shelf(f"{PREFIX}{number:05d}").folder

@@ -188,7 +188,7 @@ class Clients:
         key = self._chance.choice((None, "once"))
         context = RequestContext("id", known.caller, idempotency_key=key)
         desks = [self._chance.choice(self.replicas).desk] if key is None else [each.desk for each in self.replicas]
-        asked = [desk.create(body, context, text.encode()) for desk in desks]
+        asked = [desk.of(context).create(body, text.encode()) for desk in desks]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         jobs = {answer[0].id: answer[0] for answer in answers if not isinstance(answer, BaseException)}
         others = [
@@ -205,20 +205,20 @@ class Clients:
         desk, context = self._chance.choice(self.replicas).desk, RequestContext("id", known.caller)
         text = f"Words of {self._chance.randrange(1000)} letters."
         with self._told(known, len(text)):
-            await desk.speak_again(context, known.id, self._chance.randrange(3), PartBody(text=text))
+            await desk.of(context).speak_again(known.id, self._chance.randrange(3), PartBody(text=text))
             known.charged += len(text)
 
     async def move(self, known: Known) -> None:
-        desk = self._chance.choice(self.replicas).desk
-        move = self._chance.choice((desk.pause, desk.resume, desk.resume, desk.cancel))
+        own = self._chance.choice(self.replicas).desk.of(RequestContext("id", known.caller))
+        move = self._chance.choice((own.pause, own.resume, own.resume, own.cancel))
         with self._told(known):
-            await move(known.caller.writer, known.id)
+            await move(known.id)
 
     async def delete(self, known: Known) -> None:
         desk = self._chance.choice(self.replicas).desk
         known.is_deleted = True  # a refusal leaves it or not
         with self._told(known):
-            await desk.delete(known.caller.id, known.id)
+            await desk.of(RequestContext("id", known.caller)).delete(known.id)
 
     @contextlib.contextmanager
     def _told(self, known: Known, characters: int = 0) -> Iterator[None]:

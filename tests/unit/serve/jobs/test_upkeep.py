@@ -50,13 +50,14 @@ def test_batches_and_files_of_an_earlier_build_are_nobodys_and_go_when_they_are_
     for name, changed_at in (("file-1.jsonl", 1.0), (".file-2.jsonl.tmp", 1.0), ("file-3.jsonl", now)):
         (tmp_path / name).write_bytes(b"{}")
         os.utime(tmp_path / name, (changed_at, changed_at))
-    assert asyncio.run(desk.listed("anna")) == []
+    assert asyncio.run(desk.of(ANNA).listed()) == []
     assert asyncio.run(desk.load()).jobs == 0
     asyncio.run(tidy(desk))
     assert sorted(path.name for path in tmp_path.iterdir() if "store" not in path.name) == ["file-3.jsonl", young]
     assert [entry.key for entry in store.changes(NAMESPACE).entries if entry.versions] == [young]
 
 
+ANNA = RequestContext("id", Caller("anna"))
 OF_ANOTHER_RELEASE = {
     "a field": {**PLAIN, "field_of_the_next_release": 1},
     "a status": {**PLAIN, "status": "dreaming"},
@@ -73,13 +74,14 @@ def test_a_record_of_another_release_stays_with_its_files_and_fails_no_list(tmp_
     store.put(NAMESPACE, kept, json.dumps(PLAIN).encode(), replaces=0, keeps=1)
     desk.shelf(job_id).make()
     os.utime(desk.shelf(job_id).folder, (1, 1))
-    assert [job.id for job in asyncio.run(desk.listed("anna"))] == [kept]
+    assert [job.id for job in asyncio.run(desk.of(ANNA).listed())] == [kept]
     asyncio.run(tidy(desk))
     assert desk.shelf(job_id).folder.exists()
     assert store.get(NAMESPACE, job_id) is not None
-    for ask in (desk.get, desk.view, desk.delete):
+    own = desk.of(ANNA)
+    for ask in (own.get, own.view, own.delete):
         with pytest.raises(StoreUnavailable, match="another release"):
-            asyncio.run(ask("anna", job_id))
+            asyncio.run(ask(job_id))
 
 
 @pytest.mark.parametrize("script", [b"[]", b"{}", b'{"parts": [{"text": "a", "mood": 1}], "chapters": []}', b"no JSON"])
@@ -90,7 +92,7 @@ def test_a_script_of_another_release_stops_no_runner(tmp_path: Path, script: byt
         jobs = []
         for number in range(2):
             body = JobBody(input=f"Number {number}.", seed=1, voice="default", response_format="wav")
-            jobs.append((await desk.create(body, RequestContext("id", Caller("anna")), b""))[0])
+            jobs.append((await desk.of(ANNA).create(body, b""))[0])
         file = desk.shelf(jobs[0].id).folder / f"script-{jobs[0].record.script}.json"
         file.write_bytes(script)
         running = asyncio.create_task(JobRunner(desk, services, look_s=0.02).run())
@@ -99,6 +101,6 @@ def test_a_script_of_another_release_stops_no_runner(tmp_path: Path, script: byt
         await asyncio.gather(running, return_exceptions=True)
         assert desk.records.refresh()[jobs[0].id].record.status is JobStatus.QUEUED, "for a replica that can read it"
         with pytest.raises(StoreUnavailable, match="another release"):
-            await desk.view("anna", jobs[0].id)
+            await desk.of(ANNA).view(jobs[0].id)
 
     asyncio.run(run())
