@@ -3,7 +3,7 @@
 In:    SynthesisRequest
 Out:   AudioChunks, in order, without a gap
 Owns:  nothing; a request lives in local variables
-Never: Ray, HTTP; the engine or vocoder directly: it calls them through protocols.py
+Never: the engine or vocoder directly: it calls them through protocols.py
 
     plan -> [refine, replan] -> segment 0: generate -> decode -> post-process -> chunks
                                 segment 1: generate (ahead)  '-> decode ...

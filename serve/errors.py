@@ -2,7 +2,6 @@
 
 In:    SynthesisError, ApiError, or anything else
 Out:   ApiError: all an error reply needs, in OpenAI's envelope
-Owns:  nothing
 Never: a client's text in a message, FastAPI's own error shapes
 """
 

@@ -3,7 +3,7 @@
 In:    Prompts with their SamplingParams, from asyncio tasks
 Out:   StepBlocks, to the same tasks
 Owns:  the loop thread, the lock, the scheduler and the runner
-Never: HTTP, waveforms, text
+Never: waveforms, text
 
     reader task                                  loop thread
     open -> submit -> read .. read               plan = scheduler.next_plan(now)

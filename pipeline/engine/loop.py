@@ -3,7 +3,7 @@
 In:    a Scheduler that other threads fill under `wake`; the device's runner
 Out:   steps and errors, into the streams of the sequences
 Owns:  the thread, the lock, the running means of its times
-Never: asyncio, prompts, HTTP
+Never: asyncio, prompts
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Observer: the events of the engine that metrics count.
 
 Out:   EngineObserver
-Never: Ray; anything that blocks: it is called on the engine's thread, between two rounds
+Never: anything that blocks: it is called on the engine's thread, between two rounds
 """
 
 from typing import Protocol

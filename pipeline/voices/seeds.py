@@ -2,7 +2,6 @@
 
 In:    0 .. 4294967295, the width of an embedding, a checkpoint's own speaker statistics
 Out:   embeddings (width,) float16
-Never: torch
 """
 
 import io

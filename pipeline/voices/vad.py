@@ -3,7 +3,7 @@
 In:    samples (m,) float32, 16 kHz
 Out:   one probability of speech per frame of 32 ms
 Owns:  the weights, silero_vad_16k.safetensors of the package silero-vad, unchanged
-Never: torch, the package's own code
+Never: the package's own code
 
 Source: silero-vad 6.2 (MIT), silero_vad/tinygrad_model.py and silero_vad_16k.safetensors.
 """

@@ -3,7 +3,7 @@
 In:    headers and the peer's address
 Out:   the key, and a Caller whose permit is held until the reply is over; or 401, 403, 429
 Owns:  the mean duration of a stream
-Never: Ray, ASGI, bodies; a key in a message, a log or a tag
+Never: ASGI, bodies; a key in a message, a log or a tag
 
 Until a key exists, only clients on this machine are served, unless `keys.open` says otherwise; pages of other sites in this
 machine's browsers do not count as such clients (cross_origin.py). What a proxy claims about its client (X-Forwarded-For and

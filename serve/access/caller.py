@@ -3,7 +3,7 @@
 In:    a key's id, lanes and quota; what a request costs
 Out:   Caller, PendingCharge; 401 for a revoked key, 429 for a quota that is used up
 Owns:  charges that are neither kept nor given back
-Never: HTTP, Ray, keys themselves; a charge or a stream that a cancellation loses or leaves behind
+Never: keys themselves; a charge or a stream that a cancellation loses or leaves behind
 
 Whatever is spoken asks here: enter() takes one request of the rate and one stream, charged() the characters of the day and the
 audio of the minute. A request of HTTP and the opening of a socket enter before they are read, which is their Entrance. Their

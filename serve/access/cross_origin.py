@@ -2,8 +2,7 @@
 
 In:    Host, Origin and Sec-Fetch-* of a request; the configured hosts and origins
 Out:   403 for a foreign host or page; the origins that may read replies
-Owns:  nothing
-Never: Ray, keys, bodies
+Never: keys, bodies
 
 A service that trusts its own machine trusts every browser on it, and a browser sends requests for any page that is open. Two
 checks keep such pages out: the Host must be a name of this machine (or a foreign name was pointed at its address: DNS

@@ -3,7 +3,7 @@
 In:    a key's id and quota, what a request needs, a clock
 Out:   QuotaDecision
 Owns:  the counts of this process; shared ones are in serve/access/redis_quotas.py
-Never: keys, HTTP
+Never: keys
 
 A rate is kept as one number, the time at which everything taken so far would have been due (GCRA): each request moves it
 forward, and it may lie ahead of the clock by the burst. Audio is reserved when a text is accepted, as much as it may need, and

@@ -2,8 +2,7 @@
 
 In:    a reason
 Out:   ApiError: 401, 429
-Owns:  nothing
-Never: keys, HTTP
+Never: keys
 """
 
 from serve.access.api_keys import Quota

@@ -2,8 +2,7 @@
 
 In:    the `args:` mapping of a YAML file
 Out:   AppConfig, frozen
-Owns:  nothing
-Never: Ray, torch
+Never: Ray
 """
 
 from collections.abc import Mapping

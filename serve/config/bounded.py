@@ -2,7 +2,6 @@
 
 In:    pipeline/types/bounds.py
 Out:   annotated types
-Owns:  nothing
 Never: the values of bounds
 """
 

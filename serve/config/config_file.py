@@ -2,7 +2,6 @@
 
 In:    configs/*.yaml: Serve's deploy config with our AppConfig in `args:`
 Out:   the mapping and the AppConfig, or a ConfigError that names every mistake
-Owns:  nothing
 Never: starting anything
 
 Serve itself accepts and ignores most misspelt keys, and YAML takes the last of two equal ones. The allowed keys of every level

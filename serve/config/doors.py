@@ -2,8 +2,7 @@
 
 In:    the section `wyoming:` of the args
 Out:   WyomingConfig, frozen
-Owns:  nothing
-Never: Ray, torch; the listeners themselves (serve/doors)
+Never: Ray; the listeners themselves (serve/doors)
 """
 
 from pydantic import Field

@@ -2,7 +2,6 @@
 
 In:    a name, an address, `host` or `host:port`
 Out:   whether it is near; host and port
-Owns:  nothing
 Never: anything that takes long to import: HAProxy's start waits for this
 """
 

@@ -1,9 +1,7 @@
 """Jobs config: the section `jobs:` of the args.
 
-In:    nothing
 Out:   JobsConfig, frozen
-Owns:  nothing
-Never: Ray, torch
+Never: Ray
 """
 
 from typing import Annotated, ClassVar, Self

@@ -1,9 +1,8 @@
 """Keys config: the section `keys:` of the args.
 
-In:    nothing
 Out:   KeysConfig, frozen
 Owns:  the ways in which a service is open
-Never: Ray, torch; the keys themselves (serve/access)
+Never: Ray; the keys themselves (serve/access)
 """
 
 from typing import Annotated, Literal

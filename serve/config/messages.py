@@ -2,7 +2,7 @@
 
 In:    what pydantic or our own walk found wrong
 Out:   sentences with the dotted path, what was found, what is allowed and the nearest name
-Never: Ray, torch; reading a configuration
+Never: Ray; reading a configuration
 """
 
 import difflib

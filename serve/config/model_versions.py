@@ -3,7 +3,7 @@
 In:    `models:` of the args, and the `user_config:` of Ingress, which changes without a restart
 Out:   Version: one pair of acoustic model and vocoder; RoutesConfig
 Owns:  the names of versions and of their deployments
-Never: Ray, torch
+Never: Ray
 """
 
 from collections.abc import Iterator, Mapping, Sequence

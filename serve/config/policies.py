@@ -3,7 +3,7 @@
 In:    the section `degrade:` of the args, the `policy_kwargs:` of an autoscaling policy
 Out:   DegradeConfig, StepBacklogConfig, frozen
 Owns:  the names of the degradation steps and their order
-Never: Ray, torch; the policies themselves (serve/resilience)
+Never: Ray; the policies themselves (serve/resilience)
 """
 
 from enum import StrEnum

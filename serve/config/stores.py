@@ -2,7 +2,6 @@
 
 In:    a URL from a configuration
 Out:   the same URL
-Owns:  nothing
 Never: a connection
 """
 

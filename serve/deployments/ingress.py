@@ -3,7 +3,7 @@
 In:    HTTP and gRPC, through Serve
 Out:   HTTP and gRPC
 Owns:  the parts of one ingress replica and its background work
-Never: torch, mathematics
+Never: mathematics
 """
 
 import gc

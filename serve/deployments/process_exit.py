@@ -2,7 +2,6 @@
 
 In:    the error of the engine or vocoder that has died
 Out:   never returns
-Owns:  nothing
 Never: draining: nothing in this process can still be synthesised
 
 Serve's router drops a dead process at once. A live one that answers every call with an error looks idle to it and attracts all

@@ -1,8 +1,6 @@
 """Replica info: the id and the GPUs of this replica.
 
-In:    nothing
 Out:   the replica's id and its GPUs
-Owns:  nothing
 Never: placement: Ray does it as configs/*.yaml says
 """
 

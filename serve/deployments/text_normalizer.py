@@ -3,7 +3,7 @@
 In:    handle calls ask, capabilities, stats
 Out:   results of protocols.TextFrontend
 Owns:  one IsolatedFrontend per group of versions with the same text settings, and their health
-Never: torch, the GPU
+Never: the GPU
 """
 
 import asyncio

@@ -2,7 +2,6 @@
 
 In:    the metadata of the installed package
 Out:   NAME, version()
-Owns:  nothing
 Never: configuration
 """
 

@@ -2,8 +2,7 @@
 
 In:    the provider of the services
 Out:   a FastAPI application; every error in the envelope of its path, every reply with its X-Request-ID
-Owns:  nothing
-Never: Ray, torch, what happens behind the Services
+Never: what happens behind the Services
 """
 
 from collections.abc import Callable

@@ -3,7 +3,7 @@
 In:    the status, the headers and the pieces of one reply
 Out:   ASGI messages in the same order; when the rest of a reply is held here
 Owns:  what one reply holds for a client that has not taken it; UnreadBytes, what all replies of a replica hold
-Never: Ray; the time that a client may take for a piece (stalled_readers.py); a task or a timer for a client that reads in time
+Never: the time that a client may take for a piece (stalled_readers.py); a task or a timer for a client that reads in time
 
 ASGI's `send` returns once its buffer has room again. If it does so at once, nothing else happens here. If it has to wait, the
 rest of it becomes a task, and what follows waits behind it.

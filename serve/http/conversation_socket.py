@@ -3,7 +3,7 @@
 In:    text frames
 Out:   text and binary frames; a close code that says why
 Owns:  the time of the last message
-Never: Ray; an endless wait for a client that reads nothing; an error without words
+Never: an endless wait for a client that reads nothing; an error without words
 """
 
 import asyncio

@@ -2,7 +2,6 @@
 
 In:    ConversationEvents, errors
 Out:   messages, as mappings
-Owns:  nothing
 Never: a socket; a message that a client library refuses for its size
 """
 

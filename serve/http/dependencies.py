@@ -2,8 +2,6 @@
 
 In:    requests; the provider of the services, which create_api puts on the application
 Out:   Services
-Owns:  nothing
-Never: Ray
 """
 
 from typing import Annotated

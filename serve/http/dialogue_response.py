@@ -2,8 +2,7 @@
 
 In:    a POST /v1/audio/dialogue, the Services
 Out:   what a request for speech gets, or a zip
-Owns:  nothing
-Never: Ray; another way to speak than a text of one voice has
+Never: another way to speak than a text of one voice has
 """
 
 from dataclasses import replace

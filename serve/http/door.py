@@ -2,7 +2,6 @@
 
 In:    frames, ConversationEvents, errors
 Out:   calls of a Conversation; messages
-Owns:  nothing
 Never: a socket
 """
 

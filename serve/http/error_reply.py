@@ -2,7 +2,6 @@
 
 In:    an exception, the request's id
 Out:   a response in OpenAI's envelope, or in that of another protocol on its paths, with the headers that clients rely on
-Owns:  nothing
 Never: the decision which status an error has (serve/errors.py)
 """
 

@@ -2,7 +2,6 @@
 
 In:    a request
 Out:   FormData
-Owns:  nothing
 Never: a file without a limit; a codec that the client names
 """
 

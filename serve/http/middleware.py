@@ -3,8 +3,7 @@
 In:    ASGI scopes
 Out:   the request with its id and its Caller; a refusal of requests without access, of sockets before they open; CORS headers;
        no-store with keys
-Owns:  nothing
-Never: Ray, bodies; a key in a log line
+Never: bodies; a key in a log line
 """
 
 import logging

@@ -2,7 +2,6 @@
 
 In:    pydantic models, statuses
 Out:   parts of an OpenAPI document
-Owns:  nothing
 Never: requests
 """
 

@@ -3,7 +3,7 @@
 In:    the folder page/: HTML, CSS and ES modules without a build
 Out:   each file with its type, the version that stands in their addresses, the headers of the document
 Owns:  the files, once they have been read
-Never: Ray, a file outside the folder
+Never: a file outside the folder
 """
 
 import hashlib

@@ -2,7 +2,6 @@
 
 In:    RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=serve.http.proxy_middleware:middlewares in the environment of Ray's processes
 Out:   ASGI middleware around Serve's own HTTP server: the proxy's, or the ingress replica's under direct ingress
-Owns:  nothing
 Never: bodies; an import that a proxy does not need: it lives beside a service of some 100 MB
 
 Serve reads these headers before any application code runs: its time limit (0 switches it off), its check for clients that

@@ -2,7 +2,6 @@
 
 In:    a size, a function that yields bytes [first, stop), the headers of a request
 Out:   200 or 206; a 416
-Owns:  nothing
 Never: more than one range at once: several are answered with the whole, as the RFC allows
 """
 

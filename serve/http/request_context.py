@@ -2,8 +2,7 @@
 
 In:    a request, or the opening of a WebSocket
 Out:   RequestContext
-Owns:  nothing
-Never: Ray, bodies
+Never: bodies
 """
 
 from starlette.requests import HTTPConnection

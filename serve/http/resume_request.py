@@ -2,7 +2,6 @@
 
 In:    the headers of a request
 Out:   Resumption; Content-Range, the ids of events
-Owns:  nothing
 Never: a range that does not go to the end
 """
 

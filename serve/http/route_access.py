@@ -2,7 +2,6 @@
 
 In:    handlers marked by `requires`, `any_key`, `listing`, `open_to_all` or `probe`; the scope of a request
 Out:   RouteAccess
-Owns:  nothing
 Never: keys, quotas: serve/access checks them
 
 A route without a declaration, and a path without a route, need a key: whatever is new is closed until it says otherwise.

@@ -2,7 +2,6 @@
 
 In:    headers, the ASGI scope
 Out:   an id that can stand in a log and a header; an address
-Owns:  nothing
 Never: keys; an import that Serve's proxy would have to hold
 """
 

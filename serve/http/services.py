@@ -1,9 +1,6 @@
 """Services: what the routes need, whatever provides it.
 
-In:    nothing
 Out:   Services
-Owns:  nothing
-Never: Ray, torch
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -3,7 +3,7 @@
 In:    a POST /v1/audio/speech or a translation of one, the Services
 Out:   status and headers together with the first audio, then the body
 Owns:  the connection of one reply
-Never: Ray; a clean end after a failure; what serve/speech decides for every entry point
+Never: a clean end after a failure; what serve/speech decides for every entry point
 """
 
 import asyncio

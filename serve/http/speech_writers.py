@@ -3,7 +3,7 @@
 In:    SpeechEvents
 Out:   status and headers with the first audio, then the body: in chunks, as a whole, or as server-sent events
 Owns:  the digest and the sequence number of one reply
-Never: Ray; a status before there is audio
+Never: a status before there is audio
 """
 
 import base64

@@ -2,7 +2,6 @@
 
 In:    ASGI messages of every route, and of every refusal
 Out:   the same messages, long bodies in pieces; ReaderStalled for who writes to a client that takes nothing
-Owns:  nothing
 Never: a time limit while nothing waits to be sent: a stream of events may be silent for hours; a task for a client that reads
 
 ASGI's `send` waits until the piece before has left, and the kernel takes the next one once much of its buffer is free again:

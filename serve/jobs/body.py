@@ -2,7 +2,6 @@
 
 In:    a JSON object
 Out:   JobBody
-Owns:  nothing
 Never: a client's text in an error message; a field that is ignored without a note
 """
 

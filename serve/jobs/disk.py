@@ -2,7 +2,6 @@
 
 In:    OSError
 Out:   StoreFull, StoreUnavailable
-Owns:  nothing
 Never: a refusal that asks for a repetition while the disk is full
 """
 

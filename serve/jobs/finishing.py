@@ -2,7 +2,6 @@
 
 In:    a held job without a missing part
 Out:   its file, and its record as succeeded
-Owns:  nothing
 Never: bytes that depend on anything but the samples and the format; a file of a job that has got another script or holder
 """
 

@@ -2,7 +2,6 @@
 
 In:    a view of a job, the notes of its parts
 Out:   SubRip or WebVTT
-Owns:  nothing
 Never: a time of its own: cues lie where their parts are in the audio
 """
 

@@ -2,7 +2,6 @@
 
 In:    the fields of a request for speech, the owner of the job
 Out:   SpokenPart
-Owns:  nothing
 Never: another way to speak than serve/speech; a part that was simplified under load
 """
 

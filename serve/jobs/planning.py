@@ -2,7 +2,6 @@
 
 In:    JobBody, Document, RequestContext
 Out:   JobPlan; or the refusal
-Owns:  nothing
 Never: audio, the store; a part that this service would refuse for its voice, its model or its format
 """
 

@@ -2,7 +2,6 @@
 
 In:    JSON
 Out:   JobRecord
-Owns:  nothing
 Never: the text of a job, its audio: they are on disk (pipeline/books/shelf.py)
 """
 

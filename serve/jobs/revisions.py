@@ -2,7 +2,6 @@
 
 In:    a job, the number of a part, what changes
 Out:   the job with its next script
-Owns:  nothing
 Never: a charge for a part that is not spoken again; a script removed that a record names
 """
 

@@ -2,7 +2,6 @@
 
 In:    the desk of one replica
 Out:   fewer files and records
-Owns:  nothing
 Never: a job that is spoken; files of a record, whether this release can read it or not
 """
 

@@ -2,7 +2,6 @@
 
 In:    records, scripts, what is finished
 Out:   JobView, JobLoad
-Owns:  nothing
 Never: the store, files
 """
 

@@ -2,7 +2,6 @@
 
 In:    CacheConfig, the store, a function that requests the engine's fingerprint
 Out:   a CodeCache, Idempotency
-Owns:  nothing
 Never: Ray
 """
 

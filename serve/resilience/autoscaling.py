@@ -3,7 +3,7 @@
 In:    the load each replica reports: how busy it is, how long its queue would take
 Out:   a number of replicas, to Serve's autoscaler; StepBacklogPolicy is named in configs/*.yaml
 Owns:  the latest counters of one replica
-Never: Ray, clocks of its own; delays and bounds, which Serve adds (autoscaling_config)
+Never: clocks of its own; delays and bounds, which Serve adds (autoscaling_config)
 
 Serve's own policy counts requests, but a request is one sentence or a whole page, and one whose audio is far ahead of its
 client costs nothing. The capacity of a GPU is steps per second, so this policy counts steps. It also tells work from probes:

@@ -3,7 +3,7 @@
 In:    outcomes and signs of life of the calls of one stage; answers of its replicas to probes
 Out:   permission to call it, or StageUnavailable with the time to retry
 Owns:  the counts of one stage, as one ingress replica sees them
-Never: Ray; calls themselves; counting mistakes of clients, refusals for lack of capacity, or clients that leave
+Never: calls themselves; counting mistakes of clients, refusals for lack of capacity, or clients that leave
 
     closed --(failures in a window, and a share of all calls)--> open --(OPEN_S)--> half open --(an answer)--> closed
                                                                    ^                    |

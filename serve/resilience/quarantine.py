@@ -3,7 +3,7 @@
 In:    requests on their way to the model; deaths of replicas they were inside
 Out:   permission to go on, or RequestQuarantined
 Owns:  a death log with keyed digests of requests; no text
-Never: Ray; a digest that means anything outside this process
+Never: a digest that means anything outside this process
 
 death_log.py decides which request is poisonous. Where several requests were inside the same replicas, they are retried alone,
 one at a time: a request that is served to its end is cleared. Otherwise two dead replicas would shut out every request that was

@@ -2,7 +2,6 @@
 
 In:    TimedItems of segments, in samples; gains of voices
 Out:   TurnTimes; fields of a reply; a job whose voices are levelled
-Owns:  nothing
 Never: a time that is not counted in samples
 """
 

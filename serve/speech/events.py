@@ -1,9 +1,6 @@
 """Events: what an entry point receives while a job is synthesised: Started, any number of Timed and Audio, Finished.
 
-In:    nothing
 Out:   SpeechEvent
-Owns:  nothing
-Never: HTTP, Ray
 """
 
 from collections.abc import Mapping

@@ -2,8 +2,6 @@
 
 In:    what an entry point knows about a request beside its body; a checked body
 Out:   RequestContext, SpeechJob
-Owns:  nothing
-Never: HTTP, Ray
 """
 
 from dataclasses import dataclass, replace

@@ -3,7 +3,7 @@
 In:    a SpeechBody; the share of capacity in use and the real-time factor, about once per second
 Out:   the simplified body, and the names of the steps that were applied
 Owns:  the ladder of one ingress replica
-Never: Ray; a change to a request with a seed of its own; a change that the reply does not name
+Never: a change to a request with a seed of its own; a change that the reply does not name
 """
 
 import logging

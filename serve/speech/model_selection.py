@@ -3,7 +3,6 @@
 In:    a SpeechBody and its client; the capabilities of each version's checkpoint
 Out:   the version and the adapted body; the content of /v1/models
 Owns:  nothing; the state is in Rollout
-Never: Ray, HTTP
 """
 
 from collections.abc import Mapping

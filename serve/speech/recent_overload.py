@@ -3,7 +3,7 @@
 In:    refusals by the engine for lack of room, per version and lane; new requests
 Out:   AtCapacity
 Owns:  until when each lane of each version counts as full
-Never: Ray, bodies; requests that the cache may answer, which need no slot
+Never: bodies; requests that the cache may answer, which need no slot
 """
 
 import time

@@ -3,7 +3,7 @@
 In:    the job, each chunk of audio, how the reply ended
 Out:   ReplyStats for metrics, log and trace; the timings that precede the audio
 Owns:  the stopwatch, the play cursor, the outcome of one reply
-Never: HTTP, Ray, a client's text
+Never: a client's text
 """
 
 import logging

@@ -2,8 +2,7 @@
 
 In:    SpeechBody, RequestContext, SpeechServices
 Out:   SpeechJob to synthesise, SynthesisRequest for routes that only look at the text
-Owns:  nothing
-Never: HTTP, Ray; a body's text in an error message
+Never: a body's text in an error message
 
     body -> degraded under load -> adapted to the chosen version -> SynthesisRequest
 """

@@ -1,9 +1,6 @@
 """Speech services: the parts of an ingress replica that speaking needs, for every entry point.
 
-In:    nothing
 Out:   SpeechServices
-Owns:  nothing
-Never: HTTP, Ray
 """
 
 from collections.abc import Awaitable, Callable

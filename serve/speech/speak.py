@@ -3,7 +3,7 @@
 In:    the context of a request, then its body
 Out:   Started, Audio, ..., Finished; or the error that ends the request
 Owns:  the state of one request: its admission, its time limits, its measurements
-Never: HTTP, Ray; a clean end after a failure; Started before there is audio
+Never: a clean end after a failure; Started before there is audio
 
 An entry point (HTTP, a socket, a batch) reads a body and writes events in its own protocol:
 

@@ -2,7 +2,6 @@
 
 In:    TimedItems, in samples
 Out:   lists of segments, breaks, marks, and words or characters, in seconds
-Owns:  nothing
 Never: the protocol of a door
 """
 

@@ -3,7 +3,7 @@
 In:    weights; outcomes of the requests of each version; results of probes
 Out:   a version for a name, a listener and a voice
 Owns:  shares, recent outcomes, and which version is out of service until when, as one ingress replica sees it
-Never: Ray, HTTP; a request that already has a version
+Never: HTTP; a request that already has a version
 
 Weighted rendezvous hashing: every version draws a number from (version, listener, voice), and the best one answers. A listener
 keeps its version of a voice until the weights change. Moving weight between two versions moves only listeners of these two.

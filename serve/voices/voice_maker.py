@@ -3,7 +3,7 @@
 In:    a seed, a blend, an embedding or a recording, with the metadata of the voice
 Out:   StoredVoices
 Owns:  the reader of recordings
-Never: HTTP, Ray; a voice without a preview: it measures the loudness, and proves that the voice works
+Never: HTTP; a voice without a preview: it measures the loudness, and proves that the voice works
 """
 
 import asyncio

@@ -2,8 +2,7 @@
 
 In:    names of voices, the service's own synthesis
 Out:   samples, previews as mp3, the stability of a voice
-Owns:  nothing
-Never: HTTP, Ray; priority: a sample waits for the engine like any other request; a sentence that its caller has not paid
+Never: HTTP; priority: a sample waits for the engine like any other request; a sentence that its caller has not paid
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 In:    the library, the configuration, the service's own synthesis
 Out:   library for plain reads, maker for changes, sampler for previews and scores, loudness for dialogues
 Owns:  the parts
-Never: HTTP, Ray
+Never: HTTP
 """
 
 from pipeline.protocols import RecordingEncoder, SpeechStream

@@ -3,7 +3,7 @@
 In:    str of any Unicode, a language: auto, zh or en
 Out:   NormalizedText: Chinese characters, Latin letters, spaces, the signs "，。、,." and, if allowed, control tags:
        what ChatTTS was trained on
-Never: tokens, voices, torch
+Never: tokens, voices
 
 One pass, in reading order: written (Unicode to plain signs, each with its position), languages (the language of each
 position), structure (the markup of whole lines), scan (the first matching rule reads the text; its _ORDER names the modules

@@ -2,7 +2,7 @@
 
 In:    the sizes of chunks, the vocoder's look-ahead
 Out:   the steps at which the calls end, in order
-Never: torch, numpy, rows of numbers
+Never: numpy, rows of numbers
 
 Chunk k covers steps [a, b). It is complete with the call that ends at step b + look_ahead. The ends of calls
 depend on k alone, never on load or arrival. They affect latency only: the samples have the same bits however steps are cut.

@@ -2,7 +2,7 @@
 
 In:    how many steps of an utterance are known, and whether it has ended
 Out:   Window values, in order; every body has its fixed position and size
-Never: torch, numpy, rows of numbers
+Never: numpy, rows of numbers
 
 An utterance of n steps is cut into bodies. Body k covers steps [a, b): its size is chunk_steps[k], the last size
 repeating, and depends on k alone, never on load or arrival. So a streamed reply has the same bits as a

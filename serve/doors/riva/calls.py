@@ -2,7 +2,6 @@
 
 In:    messages, the context that Serve gives a call
 Out:   messages; RivaRefusal with a status code and details
-Owns:  nothing
 Never: an endless wait for a client that reads or says nothing; a voice of a prompt that is kept
 """
 

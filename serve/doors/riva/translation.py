@@ -2,7 +2,6 @@
 
 In:    SynthesizeSpeechRequests, TimedItems, VoiceInfos, errors
 Out:   fields of SpeechBody, messages, status codes
-Owns:  nothing
 Never: a field without effect that is not named; a client's text in an error
 """
 

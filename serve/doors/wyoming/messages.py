@@ -2,7 +2,6 @@
 
 In:    Events of the wyoming package, VoiceInfos, errors
 Out:   fields of SpeechBody; Events
-Owns:  nothing
 Never: a socket; a field without effect that audio-start does not name
 """
 

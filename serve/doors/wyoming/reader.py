@@ -2,7 +2,6 @@
 
 In:    a stream of bytes
 Out:   Events of the wyoming package; ApiError
-Owns:  nothing
 Never: a buffer as large as a client claims that its event is; an event that takes for ever to arrive
 """
 

@@ -2,7 +2,6 @@
 
 In:    ApiErrors
 Out:   statuses, bodies and messages
-Owns:  nothing
 Never: the decision what is refused
 """
 

@@ -2,7 +2,6 @@
 
 In:    VoiceInfos, ModelSelector
 Out:   mappings; ApiError
-Owns:  nothing
 Never: a number that means nothing here: settings without effect are null
 """
 

@@ -2,7 +2,6 @@
 
 In:    bodies, queries
 Out:   fields of SpeechBody; ApiError
-Owns:  nothing
 Never: a voice that is not the one asked for; a client's text in an error message
 """
 

@@ -2,7 +2,6 @@
 
 In:    bodies, queries and voice settings
 Out:   fields of SpeechBody; ApiError
-Owns:  nothing
 Never: a field without effect that the reply does not name; a client's text in an error message
 """
 

@@ -2,7 +2,6 @@
 
 In:    bodies and queries
 Out:   fields of POST /v1/audio/speech
-Owns:  nothing
 Never: a field without effect that the reply does not name
 """
 

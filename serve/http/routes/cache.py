@@ -2,8 +2,7 @@
 
 In:    HTTP
 Out:   HTTP
-Owns:  nothing
-Never: Ray, torch; the content of an entry
+Never: the content of an entry
 """
 
 from fastapi import APIRouter, Request

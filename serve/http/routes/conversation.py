@@ -2,8 +2,6 @@
 
 In:    a WebSocket
 Out:   JSON messages
-Owns:  nothing
-Never: Ray, torch
 """
 
 from collections.abc import Iterator

@@ -2,8 +2,6 @@
 
 In:    HTTP, WebSockets
 Out:   audio and messages as Deepgram's clients read them
-Owns:  nothing
-Never: Ray, torch
 """
 
 from functools import partial

@@ -2,8 +2,6 @@
 
 In:    HTTP
 Out:   audio, or its events; a zip of stems
-Owns:  nothing
-Never: Ray, torch
 """
 
 from typing import Any

@@ -2,8 +2,6 @@
 
 In:    HTTP, WebSockets
 Out:   audio, JSON and messages as ElevenLabs' clients read them
-Owns:  nothing
-Never: Ray, torch
 """
 
 from collections.abc import Callable

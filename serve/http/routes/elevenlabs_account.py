@@ -2,8 +2,7 @@
 
 In:    HTTP
 Out:   JSON
-Owns:  nothing
-Never: Ray, torch; the secret of a key; a bill: nothing is sold here
+Never: the secret of a key; a bill: nothing is sold here
 """
 
 from typing import Any

@@ -2,8 +2,6 @@
 
 In:    HTTP, WebSockets
 Out:   audio, with times where they are asked for
-Owns:  nothing
-Never: Ray, torch
 """
 
 from collections.abc import Callable

@@ -2,8 +2,7 @@
 
 In:    HTTP
 Out:   JSON
-Owns:  nothing
-Never: Ray, torch; a voice of a recording without its transcript and a consent; a client's words in an error
+Never: a voice of a recording without its transcript and a consent; a client's words in an error
 """
 
 from collections.abc import Iterable

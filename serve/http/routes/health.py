@@ -2,8 +2,6 @@
 
 In:    HTTP
 Out:   JSON
-Owns:  nothing
-Never: Ray, torch
 """
 
 from typing import Any

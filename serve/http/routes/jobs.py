@@ -2,8 +2,7 @@
 
 In:    HTTP
 Out:   jobs as JSON, their audio
-Owns:  nothing
-Never: Ray, torch; a job of another key
+Never: a job of another key
 """
 
 import asyncio

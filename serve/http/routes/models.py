@@ -2,8 +2,6 @@
 
 In:    HTTP
 Out:   JSON in OpenAI's shape, or in that of ElevenLabs for their clients
-Owns:  nothing
-Never: Ray, torch
 """
 
 from typing import Any

@@ -2,8 +2,6 @@
 
 In:    HTTP
 Out:   audio and JSON as the clients of Kokoro-FastAPI, of Piper and Vapi read them
-Owns:  nothing
-Never: Ray, torch
 """
 
 from functools import partial

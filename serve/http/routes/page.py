@@ -2,8 +2,7 @@
 
 In:    HTTP
 Out:   HTML, CSS, ES modules; to programs, JSON
-Owns:  nothing
-Never: Ray, torch; a file outside the page's folder
+Never: a file outside the page's folder
 """
 
 import json

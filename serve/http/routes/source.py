@@ -2,7 +2,6 @@
 
 In:    SourceOfferConfig; the archive of the source
 Out:   JSON, an archive
-Owns:  nothing
 """
 
 import gzip

@@ -2,8 +2,6 @@
 
 In:    HTTP
 Out:   audio, or its events
-Owns:  nothing
-Never: Ray, torch
 """
 
 from typing import Any

@@ -2,8 +2,7 @@
 
 In:    HTTP
 Out:   JSON with the audio of each, or why there is none
-Owns:  nothing
-Never: Ray, torch; another way to speak than a request alone has
+Never: another way to speak than a request alone has
 """
 
 import asyncio

@@ -2,8 +2,7 @@
 
 In:    HTTP
 Out:   JSON
-Owns:  nothing
-Never: Ray, torch; a step of the model, except for /v1/text/refine
+Never: a step of the model, except for /v1/text/refine
 """
 
 import asyncio

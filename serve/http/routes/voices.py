@@ -2,8 +2,7 @@
 
 In:    HTTP
 Out:   HTTP
-Owns:  nothing
-Never: Ray, torch; a client's words in an error; a recording kept longer than its request
+Never: a client's words in an error; a recording kept longer than its request
 """
 
 import asyncio

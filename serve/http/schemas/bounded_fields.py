@@ -2,7 +2,6 @@
 
 In:    the text of a message, or its parsed fields, and the model that will check them
 Out:   fields; ApiError
-Owns:  nothing
 Never: a value of an unknown field; more than MOST_UNKNOWN names of them; a cost that grows faster than the message
 
 A message of a MiB has room for 80,000 fields or 350,000 lists. It is parsed once, and what is kept of it here is small: all

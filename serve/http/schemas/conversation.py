@@ -2,7 +2,6 @@
 
 In:    the text of a frame
 Out:   Said; ApiError
-Owns:  nothing
 Never: a client's text in an error message; a field that is ignored
 """
 

@@ -2,7 +2,6 @@
 
 In:    jobs, plans, views
 Out:   models of the replies' JSON
-Owns:  nothing
 Never: the text of a job that is not asked for
 """
 

@@ -1,8 +1,6 @@
 """Text replies: the bodies of replies of the text routes.
 
-In:    nothing
 Out:   models of the replies' JSON
-Owns:  nothing
 Never: the code that fills them (routes/text.py)
 """
 

@@ -2,7 +2,6 @@
 
 In:    JSON objects, the fields of a form
 Out:   frozen models; VoiceMetadata, the expression of a blend
-Owns:  nothing
 Never: a client's words in an error
 """
 

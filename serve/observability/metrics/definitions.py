@@ -1,6 +1,5 @@
 """Metric definitions: the complete list, with names, units, tags and buckets.
 
-In:    nothing
 Out:   METRICS
 Owns:  the names; Ray's exporter puts `ray_` before each, Serve adds the tags deployment, replica and application
 Never: Ray; a client's text, ids or keys as tags

@@ -3,7 +3,7 @@
 In:    pieces of text, flushes, a close or a cancel
 Out:   ConversationEvents, in the order of the text
 Owns:  the task that speaks the parts one after the other
-Never: HTTP; audio that depends on when a piece of text came; two parts of one context at a time
+Never: audio that depends on when a piece of text came; two parts of one context at a time
 
 Every part is a request of serve/speech with the bytes of an HTTP reply. The next one begins as soon as no more than `lead_s` of
 the audio that was sent can still be unplayed, so that an interruption wastes no more than that and one part.

@@ -2,8 +2,7 @@
 
 In:    the events of one part's speech
 Out:   ConversationEvent
-Owns:  nothing
-Never: JSON, HTTP
+Never: JSON
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,6 @@
 
 In:    the bytes of a body, the fields of a form
 Out:   a frozen pydantic model; ApiError
-Owns:  nothing
 Never: a client's text in an error message
 """
 

@@ -2,7 +2,6 @@
 
 In:    TextBody
 Out:   WrittenText
-Owns:  nothing
 Never: a client's text in an error message
 """
 
