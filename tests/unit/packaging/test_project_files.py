@@ -106,3 +106,9 @@ def test_hooks_run_the_linter_of_the_fast_ring_without_an_environment():
     assert [hook["id"] for hook in repository["hooks"]] == ["ruff-check", "ruff-format"]
     dev = map(Requirement, PYPROJECT["project"]["optional-dependencies"]["dev"])
     assert next(one for one in dev if one.name == "ruff").specifier.contains(repository["rev"].removeprefix("v"))
+
+
+def test_the_change_log_has_one_section_for_the_version_and_one_for_what_follows():
+    heads = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert heads[:2] == ["Unreleased", PYPROJECT["project"]["version"]]
+    assert len(set(heads)) == len(heads)
