@@ -50,6 +50,10 @@ def test_the_readme_is_one_page():
     assert len(PAGES["README.md"].splitlines()) <= 160
 
 
+def test_the_pages_stay_short():
+    assert sum(len(text.split()) for page, text in PAGES.items() if page.startswith("docs/")) <= 45_000
+
+
 def test_the_readme_names_the_command_that_runs_the_tests():
     assert "`make test`" in PAGES["README.md"]
     assert (ROOT / ".ci/run").read_text().rstrip().endswith("make test")
