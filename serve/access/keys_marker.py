@@ -7,13 +7,62 @@ Never: a key, or how many there are
 """
 
 import hashlib
+import logging
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from pipeline.durable_file import write_durably
 from pipeline.store.store import Store
-from serve.access.revoked_keys import RevokedKeys
+
+LOG = logging.getLogger("ray.serve.chattts")
 
 FORGET = "chattts-serve keys forget"
+
+
+class RevokedKeys:
+    """The ids of revoked keys, which no older state of the store can bring back: a file beside the marker, a line for each.
+
+    Several processes of a machine may share the file: each only appends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ids: set[str] = set()
+        self._size = -1  # of the file when it was last read
+        self._can_write = True
+
+    def ids(self) -> frozenset[str]:
+        """Returns all ids; reads the file if it has changed."""
+        try:
+            size = self.path.stat().st_size
+            if size != self._size:
+                self._ids.update(self.path.read_text(encoding="ascii", errors="replace").split())
+                self._size = size
+        except OSError:
+            pass  # there is none, or it cannot be read: what is in memory holds
+        return frozenset(self._ids)
+
+    def add(self, ids: Iterable[str]) -> None:
+        """Remembers ids; on disk once this returns, if the file can be written."""
+        if not (new := set(ids) - self.ids()):
+            return
+        self._ids |= new
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
+                file.write("".join(f"{key_id}\n" for key_id in sorted(new)))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            if self._can_write:
+                LOG.warning(
+                    "keys: %s cannot be written (%s): an older state of the store brings revoked keys back once every replica "
+                    "has restarted",
+                    self.path,
+                    error.strerror,
+                )
+            self._can_write = False  # logged once
 
 
 class KeysMarker:

@@ -17,8 +17,9 @@ import contextlib
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pipeline.errors import StoreUnavailable
@@ -32,7 +33,6 @@ from serve.jobs.held import LONGEST_RETRY_S, HeldJob
 from serve.jobs.part_speech import speak_part
 from serve.jobs.record import JobError, JobRecord, JobStatus
 from serve.jobs.records import Job
-from serve.jobs.upkeep import tidy
 from serve.jobs.webhooks import Receiver, due, senders, tell
 from serve.speech.services import SpeechServices
 
@@ -43,6 +43,43 @@ TIDY_S = 60.0
 BEATS = 3  # per lease
 HELD_PER_PART = 8  # jobs that are held for each part that is spoken at once, so that keys can take turns
 TURN_S = 30.0  # a job is held at least so long, before it makes room for another key's
+
+
+CLAIM_S = 600.0
+"""a claim of an id that is older is one that a crash has left"""
+
+
+async def tidy(desk: JobDesk) -> None:
+    """Removes what is too old, once. Several replicas may do so at the same time.
+
+    Raises:
+        StoreUnavailable
+    """
+    jobs, now = await ask_store(desk.records.refresh), desk.records.now()
+    before = now - desk.config.keep_s
+    for job in jobs.values():
+        record = job.record
+        is_old = record.changed_at < before and record.status not in (JobStatus.QUEUED, JobStatus.RUNNING)
+        is_claim = record.status is JobStatus.ACCEPTING and record.changed_at < now - CLAIM_S
+        if is_old or is_claim or record.status is JobStatus.DELETED:
+            await desk.clear(job)
+    await asyncio.to_thread(_remove_files, desk, jobs.keys() | desk.records.unreadable, before)
+
+
+def _remove_files(desk: JobDesk, known: Set[str], before: float) -> None:
+    for folder in desk.folders():
+        if folder.name not in known and _changed_at(folder) < before:
+            desk.shelf(folder.name).remove()
+    for upload in desk.uploads():
+        if _changed_at(upload) < before:
+            upload.unlink(missing_ok=True)
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return float("inf")
 
 
 class JobRunner:

@@ -91,10 +91,8 @@ ALONE = {
     "pipeline/model/gpu/kernels/interpreter.py": "hashed, and the only place of Triton's interpreter",
     "pipeline/store/reserve.py": "disk space of more than one store",
     "pipeline/types/": "its users import the package",
-    "serve/access/revoked_keys.py": "what a marker says",
     "serve/http/neighbours/": "one module a protocol",
     "serve/http/routes/": "one module a group of routes",
-    "serve/jobs/": "parts of the runner and of the routes",
 }
 TABLES = {"pipeline/text/normalize/units.py"}  # files of data, however long
 

@@ -8,7 +8,7 @@ Never: a job of another key
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -22,6 +22,7 @@ from starlette.datastructures import UploadFile
 from pipeline.audio.formats import AudioFormat, audio_format
 from pipeline.books.archive import archive
 from pipeline.books.assemble import CONTAINERS, M4B, RAW_CONTAINERS, encoded, raw, raw_size
+from pipeline.books.shelf import Shelf
 from pipeline.errors import UnsupportedFormat
 from serve.access.api_keys import Scope
 from serve.errors import ApiError, ErrorSpec, bad_request
@@ -37,12 +38,12 @@ from serve.http.route_access import requires
 from serve.http.schemas.jobs import JobList, JobReply, PartList, PlanReply, job_reply, part_reply, plan_reply, view_reply
 from serve.http.services import Services
 from serve.jobs.body import File, JobBody, PartBody
-from serve.jobs.job_subtitles import job_subtitles
 from serve.jobs.record import JobStatus
 from serve.jobs.views import JobView
 from serve.speech.job import SubtitlesIn
 from serve.speech.schemas.base import read_body
 from serve.speech.schemas.json_size import check_json
+from serve.speech.subtitles import Cue, written
 
 router = APIRouter()
 
@@ -64,6 +65,20 @@ EVENTS: dict[int | str, dict[str, Any]] = {
     200: {"description": "events; docs/jobs.md names them", "content": {"text/event-stream": {}}},
     204: {"description": "there is nothing more to tell"},
 }
+
+
+def job_subtitles(view: JobView, shelf: Shelf, kind: SubtitlesIn) -> str:
+    """Returns the subtitles of all parts before the first missing one."""
+    return written(_cues(view, shelf), kind)
+
+
+def _cues(view: JobView, shelf: Shelf) -> Iterator[Cue]:
+    script, track, rate = view.script, view.track, view.track.sample_rate
+    for number, start in enumerate(track.starts):
+        part = script.parts[number]
+        speaker = part.speaker or part.own.get("voice")
+        for cue in shelf.notes(script.keys[number]).cues:
+            yield Cue((start + cue.start) / rate, (start + cue.stop) / rate, cue.text, cue.voice or speaker)
 
 
 def takes_document() -> dict[str, Any]:

@@ -20,8 +20,7 @@ from pipeline.store.store import Store
 from scripts.operate import keys as keys_script
 from serve.access.api_keys import LOST, NAMESPACE, KeyRing
 from serve.access.authentication import Authenticator
-from serve.access.keys_marker import KeysMarker, marker_for
-from serve.access.revoked_keys import RevokedKeys
+from serve.access.keys_marker import KeysMarker, RevokedKeys, marker_for
 from tests.support.guarded import LOOPBACK, guarded, speak, status
 from tests.support.services import RedisServer, saved_state
 

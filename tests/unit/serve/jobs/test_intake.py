@@ -25,7 +25,7 @@ from serve.jobs.desk import JobDesk, JobsOf
 from serve.jobs.document import MOST_IN_HAND
 from serve.jobs.record import JobStatus
 from serve.jobs.records import Job
-from serve.jobs.upkeep import tidy
+from serve.jobs.runner import tidy
 from serve.speech.job import RequestContext
 from tests.support.fakes import Speaker, make_speech_services
 

@@ -26,12 +26,11 @@ from serve.access.caller import Caller
 from serve.access.quotas import LocalQuotas
 from serve.config.jobs import JobsConfig
 from serve.errors import ApiError
-from serve.jobs import intake, runner, upkeep
+from serve.jobs import intake, runner
 from serve.jobs.body import JobBody, PartBody
 from serve.jobs.desk import JobDesk
 from serve.jobs.record import JobStatus
-from serve.jobs.runner import JobRunner
-from serve.jobs.upkeep import tidy
+from serve.jobs.runner import JobRunner, tidy
 from serve.speech.job import RequestContext
 from tests.support.effort import examples
 from tests.support.fakes import Speaker, make_speech_services
@@ -242,7 +241,7 @@ async def drive(url: str, folder: Path, trouble: Trouble) -> None:
     for replica in clients.replicas:
         await replica.end()
     fresh = JobDesk(JobsConfig(), open_store(url), folder, make_speech_services(Speaker()))
-    with mock.patch.object(upkeep, "CLAIM_S", 0.0):  # the dead have left claims
+    with mock.patch.object(runner, "CLAIM_S", 0.0):  # the dead have left claims
         await tidy(fresh)
     check(clients, fresh)
     for known in clients.jobs:

@@ -15,8 +15,7 @@ from serve.config.jobs import JobsConfig
 from serve.jobs.body import JobBody
 from serve.jobs.record import JobStatus
 from serve.jobs.records import NAMESPACE
-from serve.jobs.runner import JobRunner
-from serve.jobs.upkeep import tidy
+from serve.jobs.runner import JobRunner, tidy
 from serve.speech.job import RequestContext
 from tests.support.fakes import Speaker, make_jobs, make_speech_services
 from tests.support.waiting import until
