@@ -1,277 +1,126 @@
 """The breaker: when it opens, who may try, when it closes. A clock of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, aclosing, suppress
+from contextlib import AbstractContextManager
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pipeline.errors import AtCapacity, EngineDead, InvalidRequest, NonFiniteOutput, StageUnavailable, SynthesisError
-from serve.resilience import circuit_breaker
-from serve.resilience.circuit_breaker import MIN_FAILURES, OPEN_S, SILENCE_S, WINDOW_S, Breaker, State
+from pipeline.errors import AtCapacity, EngineDead, InvalidRequest, NonFiniteOutput, StageUnavailable
+from serve.resilience.circuit_breaker import MIN_FAILURES, OPEN_S, SILENCE_S, WINDOW_S, Breaker, Call, State
 from tests.support.clock import HeldClock
 
-FAULTS = [EngineDead("dead"), RuntimeError("a bug")]
-NO_FAULTS = [
-    AtCapacity("full", retry_after_s=1),
-    InvalidRequest("the client's"),
-    NonFiniteOutput("one row"),
-    asyncio.CancelledError(),
-    GeneratorExit(),
-]
+ERRORS = {
+    "dead": EngineDead("dead"),
+    "bug": RuntimeError("a bug"),
+    "full": AtCapacity("full", retry_after_s=1),
+    "invalid": InvalidRequest("the client's"),
+    "nan": NonFiniteOutput("one row"),
+    "cancelled": asyncio.CancelledError(),
+    "gone": GeneratorExit(),
+}
+PROBES = {"ill": (False, False), "busy": (True, True), "idle": (True, False)}
 
 
-def call(breaker: Breaker, error: BaseException | None = None) -> None:
-    try:
-        with breaker.watch():
-            if error is not None:
-                raise error
-    except BaseException as raised:
-        if raised is not error:
-            raise
+class Stage:
+    """A stage behind a breaker on a clock that stands still."""
+
+    def __init__(self) -> None:
+        self.clock = HeldClock()
+        self.breaker = Breaker("acoustic", clock=self.clock)
+        self.calls: dict[str, tuple[AbstractContextManager[Call], Call]] = {}
+
+    def call(self, error: BaseException | None = None) -> None:
+        """A call from its begin to its end."""
+        self.begin("call")
+        self.end("call", error)
+
+    def begin(self, name: str) -> None:
+        watching = self.breaker.watch()
+        self.calls[name] = watching, watching.__enter__()
+
+    def end(self, name: str, error: BaseException | None = None) -> None:
+        watching, _ = self.calls.pop(name)
+        assert not watching.__exit__(error and type(error), error, None), "the error goes on to the caller"
+
+    def play(self, steps: str) -> None:
+        """Words: a time that passes; a call's end; `a:begin`, `a:sign`, `a:<end>` of a call that lasts; what is found then."""
+        for step in steps.split():
+            name, _, event = step.rpartition(":")
+            if step.startswith("+"):
+                self.clock.now += float(step[1:])
+            elif event in PROBES:
+                is_well, has_work = PROBES[event]
+                self.breaker.judge_silence(is_well=is_well, has_work=has_work)
+            elif event == "begin":
+                self.begin(name)
+            elif event == "sign":
+                self.calls[name][1].gave_sign()
+            elif event == "ok" or event in ERRORS:
+                if not name:
+                    self.begin("")
+                self.end(name, ERRORS.get(event))
+            elif event == "refused":
+                with pytest.raises(StageUnavailable, match="acoustic"):
+                    self.breaker.watch().__enter__()
+            elif event in ("silent", "lively"):
+                assert self.breaker.is_silent == (event == "silent"), steps
+            elif event.isdecimal():
+                assert self.breaker.failures == int(event), steps
+            else:
+                assert self.breaker.state == event, steps
 
 
-def fail(breaker: Breaker) -> None:
-    """Calls that fail, as many as open it."""
-    for _ in range(MIN_FAILURES):
-        call(breaker, EngineDead("dead"))
-    assert breaker.state is State.OPEN
+OPENED = "dead " * MIN_FAILURES + "open "
+SOON = f"+{WINDOW_S / (MIN_FAILURES - 1) + 0.01} "
+HUNG = f"a:begin +{SILENCE_S} "  # a stage that hangs ends no call
+IMPATIENT = f"a:begin b:begin +{SILENCE_S / 4} a:cancelled b:cancelled +0.1 "
 
 
-def fall_silent(breaker: Breaker, clock: HeldClock) -> None:
-    """Calls under way without a sign of life, for as long as opens it, and no replica that is well."""
-    clock.now += SILENCE_S
-    breaker.judge_silence(is_well=False, has_work=False)
-    assert breaker.state is State.OPEN
+@pytest.mark.parametrize(
+    "steps",
+    {
+        "deaths open it": "dead " * (MIN_FAILURES - 1) + "closed dead open refused",
+        "so do bugs": "bug " * (MIN_FAILURES - 1) + "closed bug open refused",
+        "no client, load or single row does": "full invalid nan cancelled gone " * 20 + "closed 0",
+        "failures that are few among many do not": "ok ok dead " * 20 + "closed",
+        "old failures do not count": f"dead {SOON}" * 20 + "closed",
+        "an error inside a stream is counted once": "a:begin a:sign a:dead 1",
+        "the first answer to a trial counts, not its end": OPENED + f"+{OPEN_S} a:begin half_open refused a:sign closed ok 0",
+        "a trial that fails opens again": OPENED + f"+{OPEN_S} dead open refused",
+        "a trial that is given up leaves its place": OPENED + f"+{OPEN_S} gone ok closed",
+        "a trial without a sign keeps nobody out": OPENED + f"+{OPEN_S} a:begin +{OPEN_S} ok closed",
+        "no sign and no replica that is well open it": (
+            f"+600 a:begin +{SILENCE_S - 0.1} lively +0.1 silent ill open refused +{OPEN_S} ok closed"
+        ),
+        "callers that leave early hide no silence": IMPATIENT * 5 + "a:begin silent ill open",
+        "a time without calls is no silence": f"a:begin +{SILENCE_S / 2} a:cancelled +60 lively a:begin lively",
+        "calls that wait while others are answered are not silent": (
+            "a:begin b:begin " + f"+{SILENCE_S / 2} b:sign lively " * 10 + f"+{SILENCE_S} silent"
+        ),
+        "replicas at work are no failure": "a:begin " + f"+{SILENCE_S} silent busy " * 20 + "closed 0",
+        "a call no replica knows has failed once": HUNG + "b:begin idle idle idle 1 a:cancelled b:cancelled 1",
+        "calls no replica knows open it": "".join(f"{name}:begin " for name in "abcde") + f"+{SILENCE_S} idle 5 open",
+        "a sign during a probe": HUNG + "silent a:sign ill closed",
+        "any answer ends a silence": HUNG + "ill open a:sign closed ok",
+        "an answer under way does not close what failures opened": "a:begin " + OPENED + "a:sign open",
+        "a trial that fails after a silence is a failure": HUNG + f"ill open +{OPEN_S} dead a:sign open",
+    }.items(),
+    ids=lambda row: row[0].replace(" ", "_"),
+)
+def test_the_breaker_follows_its_calls(steps: tuple[str, str]):
+    Stage().play(steps[1])
 
 
-def opened(clock: HeldClock) -> Breaker:
-    breaker = Breaker("acoustic", clock=clock)
-    fail(breaker)
-    return breaker
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=str)
-def test_it_opens_after_enough_failures_and_names_the_time_to_try_again(fault):
-    clock = HeldClock()
-    breaker = Breaker("acoustic", clock=clock)
-    for _ in range(MIN_FAILURES):
-        assert breaker.state is State.CLOSED
-        call(breaker, fault)
-    clock.now += 0.5
-    with pytest.raises(StageUnavailable, match="acoustic") as refusal:
-        call(breaker)
-    assert refusal.value.retry_after_s == pytest.approx(1.5)
-    assert breaker.summary() == {"state": "open", "failures": MIN_FAILURES, "opened": 1, "retries": 0}
-
-
-@pytest.mark.parametrize("error", NO_FAULTS, ids=repr)
-def test_clients_load_and_single_rows_open_nothing(error):
-    breaker = Breaker("acoustic", clock=HeldClock())
-    for _ in range(20):
-        call(breaker, error)
-    assert breaker.state is State.CLOSED
-    assert breaker.failures == 0
-
-
-def test_failures_that_are_few_among_many_open_nothing():
-    breaker = Breaker("vocoder", clock=HeldClock())
-    for _ in range(20):
-        call(breaker)
-        call(breaker)
-        call(breaker, EngineDead("one replica of several"))
-    assert breaker.state is State.CLOSED
-
-
-def test_old_failures_do_not_count():
-    clock = HeldClock()
-    breaker = Breaker("text", clock=clock)
-    for _ in range(20):
-        call(breaker, EngineDead("dead"))
-        clock.now += WINDOW_S / (MIN_FAILURES - 1) + 0.01
-    assert breaker.state is State.CLOSED
-
-
-def test_one_call_tries_and_its_answer_closes():
-    clock = HeldClock()
-    breaker = opened(clock)
-    clock.now += OPEN_S
-    with breaker.watch() as trial:
-        assert breaker.state is State.HALF_OPEN
-        with pytest.raises(StageUnavailable):
-            call(breaker)
-        trial.gave_sign()
-        assert breaker.state is State.CLOSED, "the first answer counts, not the end of the stream"
-        call(breaker)
-    assert breaker.failures == 0
-
-
-def test_a_failed_try_opens_again():
-    clock = HeldClock()
-    breaker = opened(clock)
-    clock.now += OPEN_S
-    call(breaker, EngineDead("still dead"))
-    with pytest.raises(StageUnavailable):
-        call(breaker)
-    assert breaker.opened == 2
-
-
-def test_a_try_that_is_given_up_leaves_its_place_to_the_next():
-    clock = HeldClock()
-    breaker = opened(clock)
-    clock.now += OPEN_S
-    call(breaker, GeneratorExit())
-    call(breaker)
-    assert breaker.state is State.CLOSED
-
-
-def test_a_try_without_a_sign_of_life_does_not_keep_others_out():
-    clock = HeldClock()
-    breaker = opened(clock)
-    clock.now += OPEN_S
-    with breaker.watch():
-        clock.now += OPEN_S
-        call(breaker)
-        assert breaker.state is State.CLOSED
-
-
-# A stage that hangs ends no call.
-
-
-def hang(breaker: Breaker, calls: int) -> ExitStack:
-    """Calls under way that nobody answers."""
-    under_way = ExitStack()
-    for _ in range(calls):
-        under_way.enter_context(breaker.watch())
-    return under_way
-
-
-def test_a_stage_without_a_sign_of_life_opens_it_when_no_replica_is_well():
-    clock = HeldClock()
-    breaker = Breaker("acoustic", clock=clock)
-    clock.now += 600
-    with hang(breaker, 1):
-        clock.now += SILENCE_S - 0.1
-        assert not breaker.is_silent
-        clock.now += 0.1
-        assert breaker.is_silent
-        breaker.judge_silence(is_well=False, has_work=False)
-        assert breaker.state is State.OPEN
-        with pytest.raises(StageUnavailable):
-            call(breaker)
-        clock.now += OPEN_S
-        call(breaker)
-        assert breaker.state is State.CLOSED
-
-
-def test_impatient_callers_do_not_hide_that_no_call_is_answered():
-    """Each leaves before silence_s is over, as one with a short deadline does; others come."""
-    clock = HeldClock()
-    breaker = Breaker("vocoder", clock=clock)
-    for _ in range(5):
-        with suppress(asyncio.CancelledError), hang(breaker, 2):
-            clock.now += SILENCE_S / 4
-            raise asyncio.CancelledError
-        clock.now += 0.1
-    with hang(breaker, 1):
-        assert breaker.is_silent
-        breaker.judge_silence(is_well=False, has_work=False)
-        assert breaker.state is State.OPEN
-
-
-def test_a_time_without_calls_is_no_silence():
-    clock = HeldClock()
-    breaker = Breaker("vocoder", clock=clock)
-    with suppress(asyncio.CancelledError), hang(breaker, 1):
-        clock.now += SILENCE_S / 2
-        raise asyncio.CancelledError
-    clock.now += 60
-    assert not breaker.is_silent
-    with hang(breaker, 1):
-        assert not breaker.is_silent
-
-
-def test_calls_that_wait_while_others_are_answered_are_not_silent():
-    clock = HeldClock()
-    breaker = Breaker("acoustic", clock=clock)
-    with hang(breaker, 5), breaker.watch() as stream:
-        for _ in range(10):
-            clock.now += SILENCE_S / 2
-            stream.gave_sign()
-            assert not breaker.is_silent
-        clock.now += SILENCE_S
-        assert breaker.is_silent
-
-
-def test_calls_whose_replicas_are_at_work_count_as_no_failure():
-    clock = HeldClock()
-    breaker = Breaker("acoustic", clock=clock)
-    with hang(breaker, 20):
-        for _ in range(20):
-            clock.now += SILENCE_S
-            assert breaker.is_silent
-            breaker.judge_silence(is_well=True, has_work=True)
-        assert breaker.state is State.CLOSED
-        assert breaker.failures == 0
-
-
-def test_calls_of_which_no_replica_knows_have_failed_once_each(monkeypatch):
-    monkeypatch.setattr(circuit_breaker, "WINDOW_S", 2 * MIN_FAILURES * SILENCE_S)
-    clock = HeldClock()
-    breaker = Breaker("text", clock=clock)
-    for count in range(1, MIN_FAILURES + 1):
-        assert breaker.state is State.CLOSED
-        with suppress(asyncio.CancelledError), hang(breaker, 1):  # its caller's time is over
-            clock.now += SILENCE_S
-            with hang(breaker, 1):  # has just come
-                for _ in range(3):
-                    breaker.judge_silence(is_well=True, has_work=False)
-            assert breaker.failures == count
-            raise asyncio.CancelledError
-    assert breaker.state is State.OPEN
-
-
-def test_progress_during_a_probe_opens_nothing():
-    clock = HeldClock()
-    breaker = Breaker("text", clock=clock)
-    with breaker.watch() as one:
-        clock.now += SILENCE_S
-        assert breaker.is_silent
-        one.gave_sign()
-        breaker.judge_silence(is_well=False, has_work=False)
-        assert breaker.state is State.CLOSED
-
-
-def test_any_answer_ends_a_silence():
-    """A replica is killed, a request waits for the next one and is answered: nobody else is shut out after that."""
-    clock = HeldClock()
-    breaker = Breaker("vocoder", clock=clock)
-    with breaker.watch() as waiting:
-        fall_silent(breaker, clock)
-        waiting.gave_sign()
-        assert breaker.state is State.CLOSED
-    call(breaker)
-
-
-def test_an_answer_under_way_does_not_close_what_failures_opened():
-    breaker = Breaker("acoustic", clock=HeldClock())
-    with breaker.watch() as early:
-        fail(breaker)
-        early.gave_sign()
-        assert breaker.state is State.OPEN
-
-
-def test_a_trial_that_fails_after_a_silence_is_a_failure():
-    clock = HeldClock()
-    breaker = Breaker("acoustic", clock=clock)
-    with breaker.watch() as waiting:
-        fall_silent(breaker, clock)
-        clock.now += OPEN_S
-        call(breaker, EngineDead("dead"))
-        waiting.gave_sign()
-        assert breaker.state is State.OPEN
+def test_a_refusal_has_the_time_to_try_again_and_the_summary_the_counts():
+    stage = Stage()
+    stage.play(OPENED + "+0.5")
+    with pytest.raises(StageUnavailable) as refusal:
+        stage.call()
+    assert refusal.value.retry_after_s == pytest.approx(OPEN_S - 0.5)
+    stage.play(f"+{OPEN_S} dead")
+    assert stage.breaker.summary() == {"state": "open", "failures": MIN_FAILURES + 1, "opened": 2, "retries": 0}
 
 
 class Machine(RuleBasedStateMachine):
@@ -279,23 +128,18 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = HeldClock()
-        self.breaker = Breaker("acoustic", clock=self.clock)
+        self.stage = Stage()
+        self.breaker = self.stage.breaker
         self.faults = 0
-        self.under_way: list = []
-
-    def begin(self):
-        watching = self.breaker.watch()
-        return watching, watching.__enter__()
 
     @rule(wait=st.floats(0, 15))
     def wait(self, wait):
-        self.clock.now += wait
+        self.stage.clock.now += wait
 
     @rule(fault=st.booleans())
     def whole_call(self, fault):
         try:
-            call(self.breaker, EngineDead("x") if fault else None)
+            self.stage.call(EngineDead("x") if fault else None)
             self.faults += fault
         except StageUnavailable as refusal:
             wait_s, state = refusal.retry_after_s, self.breaker.state
@@ -304,30 +148,25 @@ class Machine(RuleBasedStateMachine):
         assert 0 < wait_s <= OPEN_S
         assert state is not State.CLOSED
 
-    @rule()
-    def open_stream(self):
-        try:
-            self.under_way.append(self.begin())
-        except StageUnavailable:
-            assert self.breaker.state is not State.CLOSED
+    @rule(name=st.sampled_from("abcdef"))
+    def open_stream(self, name):
+        if name not in self.stage.calls:
+            try:
+                self.stage.begin(name)
+            except StageUnavailable:
+                assert self.breaker.state is not State.CLOSED
 
-    @precondition(lambda self: self.under_way)
-    @rule(how=st.sampled_from(["answer", "fault", "leave"]), data=st.data())
-    def go_on(self, how, data):
-        watching, one = self.under_way[data.draw(st.integers(0, len(self.under_way) - 1))]
-        if how == "answer":
-            one.gave_sign()
-            return
-        self.under_way.remove((watching, one))
-        error = EngineDead("x") if how == "fault" else GeneratorExit()
-        self.faults += how == "fault"
-        with pytest.raises(type(error)):
-            watching.gen.throw(error)
+    @precondition(lambda self: self.stage.calls)
+    @rule(end=st.sampled_from(["sign", "dead", "gone"]), data=st.data())
+    def go_on(self, end, data):
+        name = data.draw(st.sampled_from(sorted(self.stage.calls)))
+        self.stage.play(f"{name}:{end}")
+        self.faults += end == "dead"
 
     @rule()
     def patience_is_rewarded(self):
-        self.clock.now += OPEN_S
-        call(self.breaker)
+        self.stage.clock.now += OPEN_S
+        self.stage.call()
         assert self.breaker.state is State.CLOSED
 
     @invariant()
@@ -338,25 +177,3 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-
-
-# What a second try leaves out.
-
-
-def test_an_error_inside_a_stream_is_counted_once():
-    breaker = Breaker("acoustic", clock=HeldClock())
-
-    async def stream() -> AsyncIterator[int]:
-        with breaker.watch() as watched:
-            watched.gave_sign()
-            yield 1
-            raise EngineDead("dead")
-
-    async def read() -> None:
-        async with aclosing(stream()) as items:
-            async for _ in items:
-                pass
-
-    with pytest.raises(SynthesisError):
-        asyncio.run(read())
-    assert breaker.failures == 1

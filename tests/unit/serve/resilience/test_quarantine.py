@@ -1,7 +1,8 @@
-"""The quarantine: which requests are refused, which are not, and for how long. On a held clock."""
+"""The quarantine and its log of deaths: which request is to blame, which are refused, and for how long. On a held clock."""
 
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import AtCapacity, EngineDead, RequestQuarantined
 from pipeline.types import AudioOptions, RefineParams, SamplingParams, SynthesisRequest
+from serve.resilience.death_log import MAX_DEATHS, DeathLog, ReplicaDeath, consecutive_deaths
 from serve.resilience.quarantine import Quarantine, TrackedRequest
 from tests.support.clock import HeldClock
 
@@ -61,43 +63,6 @@ def test_a_request_that_crashed_two_replicas_alone_is_refused():
     assert quarantine.summary() == {"quarantined": 0, "refused": 1}
 
 
-def test_one_crash_blames_no_request_however_many_of_its_segments_failed():
-    quarantine, clock = make()
-    crash(quarantine, clock, b"long", "a", "a", "a", "a")
-    complete(quarantine, b"long")
-    crash(quarantine, clock, b"long", "b")
-    complete(quarantine, b"long")
-
-
-def test_crashes_of_different_stages_are_not_added_up():
-    quarantine, clock = make()
-    for stage in STAGES:
-        crash(quarantine, clock, b"unlucky", f"of {stage}", stage=stage)
-    assert quarantine.quarantined == 0
-    crash(quarantine, clock, b"unlucky", "another vocoder", stage="vocoder")
-    assert quarantine.quarantined == 1
-
-
-def test_a_call_begun_before_a_crash_was_known_counts_with_it():
-    quarantine, clock = make()
-    clock.now = 2.0
-    for replica, began in (("a", 0.0), ("b", 0.5), ("c", 1.9)):
-        quarantine.record_death(b"wide", replica, "acoustic", began)
-    assert quarantine.quarantined == 0
-    complete(quarantine, b"wide")
-
-
-def test_a_retry_beside_older_calls_in_the_same_replica_is_a_second_crash():
-    quarantine, clock = make()
-    clock.now = 1.0
-    quarantine.record_death(b"poison", "a", "acoustic", 0.0)
-    clock.now = 2.0
-    quarantine.record_death(b"poison", "b", "acoustic", 0.5)  # a segment that was there already
-    assert quarantine.quarantined == 0
-    quarantine.record_death(b"poison", "b", "acoustic", 1.1)  # the one that was tried again
-    assert quarantine.quarantined == 1
-
-
 def test_a_request_retried_beside_the_poisonous_one_is_not_blamed():
     quarantine, clock = make()
     clock.now = 1.0
@@ -122,15 +87,6 @@ def test_requests_implicated_together_are_retried_one_at_a_time_and_cleared():
         complete(quarantine, member)
     with pytest.raises(RequestQuarantined):  # the only one left: it reached no third replica
         complete(quarantine, b"poison")
-
-
-def test_an_implicated_request_with_a_third_crash_is_poisonous():
-    quarantine, clock = make()
-    run_together(quarantine, clock, [b"poison", b"innocent"], "a", "b")
-    crash(quarantine, clock, b"poison", "c")
-    with pytest.raises(RequestQuarantined):
-        complete(quarantine, b"poison")
-    complete(quarantine, b"innocent")
 
 
 @st.composite
@@ -240,3 +196,85 @@ def test_a_digest_depends_on_what_reaches_the_model_and_on_the_process():
     assert len({base, *(quarantine.digest(one) for one in other)}) == len(other) + 1
     assert make()[0].digest(REQUEST) != base
     assert b"words" not in repr(vars(quarantine)).encode()
+
+
+# The log.
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), max_size=7))
+def test_consecutive_deaths_are_the_longest_chain_of_calls_that_follow_each_other(calls):
+    deaths = [
+        ReplicaDeath("acoustic", str(number), 0.0, {b"x": (began + lasted, began)})
+        for number, (began, lasted) in enumerate(calls)
+    ]
+    rows = sorted(((began, began + lasted) for began, lasted in calls), key=lambda row: row[1])
+    most = max(
+        size
+        for size in range(len(rows) + 1)
+        for some in combinations(rows, size)
+        if all(before[1] <= after[0] for before, after in pairwise(some))
+    )
+    assert consecutive_deaths(b"x", deaths) == most
+
+
+def log_of(*calls: tuple[bytes, str, float, float]) -> DeathLog:
+    """Failed calls in the acoustic stage: (request, replica, start, when the failure was known)."""
+    log = DeathLog()
+    for digest, replica, began, now in calls:
+        log.record(digest, replica, "acoustic", began=began, now=now)
+    return log
+
+
+def test_two_deaths_alone_are_poisonous_and_one_is_not():
+    log = log_of((b"x", "a", 0.0, 1.0), (b"x", "a", 0.0, 1.1))
+    assert not log.is_suspicious(b"x"), "two segments of one request in one replica"
+    log.record(b"x", "b", "acoustic", began=1.2, now=2.0)
+    assert log.is_suspicious(b"x")
+    assert log.is_poisonous(b"x")
+    assert log.poisonous() == {b"x"}
+
+
+def test_two_deaths_together_are_suspicious_and_the_third_alone_tells_them_apart():
+    log = log_of((b"x", "a", 0.0, 1.0), (b"y", "a", 0.0, 1.0), (b"x", "b", 1.1, 2.0), (b"y", "b", 1.1, 2.0))
+    assert log.poisonous() == set()
+    assert log.is_suspicious(b"x")
+    assert log.is_suspicious(b"y")
+    log.record(b"x", "c", "acoustic", began=2.1, now=3.0)
+    assert log.poisonous() == {b"x"}
+
+
+def test_only_a_request_in_both_replicas_keeps_another_from_blame():
+    log = log_of((b"x", "a", 0.0, 1.0), (b"y", "a", 0.0, 1.0), (b"x", "b", 1.1, 2.0), (b"z", "b", 1.1, 2.0))
+    assert log.poisonous() == {b"x"}
+
+
+def test_stages_are_counted_apart():
+    log = log_of((b"x", "a", 0.0, 1.0))
+    log.record(b"x", "v", "vocoder", began=1.1, now=2.0)
+    assert not log.is_suspicious(b"x")
+    log.record(b"x", "w", "vocoder", began=2.1, now=3.0)
+    assert log.is_poisonous(b"x")
+
+
+def test_a_death_is_known_from_the_first_failed_call_and_begun_with_the_last():
+    log = log_of((b"x", "a", 0.0, 1.0), (b"x", "b", 0.5, 2.0))
+    assert not log.is_suspicious(b"x"), "the call in b began before a's death was known"
+    log.record(b"x", "b", "acoustic", began=1.5, now=2.5)
+    assert log.is_suspicious(b"x"), "another call in b began after it"
+
+
+def test_a_completed_request_is_cleared_and_the_others_stay():
+    log = log_of((b"x", "a", 0.0, 1.0), (b"y", "a", 0.0, 1.0), (b"x", "b", 1.1, 2.0), (b"y", "b", 1.1, 2.0))
+    log.clear(b"y")
+    assert not log.is_suspicious(b"y")
+    assert log.poisonous() == {b"x"}
+
+
+def test_old_deaths_and_those_beyond_the_limit_are_forgotten():
+    log = log_of((b"x", "a", 0.0, 1.0), (b"x", "b", 1.1, 2.0))
+    log.forget_before(1.5)
+    assert not log.is_suspicious(b"x")
+    log = log_of((b"x", "a", 0.0, 1.0), (b"x", "b", 1.1, 2.0))
+    for number in range(MAX_DEATHS - 1):
+        log.record(b"y", f"other {number}", "acoustic", began=3.0, now=4.0)
+    assert not log.is_suspicious(b"x"), "the oldest went first"

@@ -1,21 +1,31 @@
-"""Load shedding: the active degradation steps, applied to one request."""
+"""Load shedding: the ladder of degradation, its steps applied to one request, and engines that were full a moment ago."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import AtCapacity
+from pipeline.errors import AtCapacity, DeadlineUnmeetable
 from pipeline.spec import REACH_STEPS
 from pipeline.text.speech_text import build_speech_text
 from pipeline.types import DecoderTraits, Lane, SynthesisRequest
 from pipeline.vocoder.stream import skip_chunk_sizes
 from pipeline.vocoder.windowed.windows import Schedule
-from serve.config.policies import DegradationStep, DegradeConfig
+from serve.config.policies import REFUSALS, DegradationStep, DegradeConfig
 from serve.speech.job import RequestContext
-from serve.speech.load_shedding import DegradationLadder, Degrader
+from serve.speech.load_shedding import (
+    ESCALATE_ABOVE,
+    ESCALATE_AFTER_S,
+    RECOVER_AFTER_S,
+    RECOVER_BELOW,
+    SLOW_RTF,
+    DegradationLadder,
+    Degrader,
+)
+from serve.speech.recent_overload import RecentOverload
 from serve.speech.resolve import resolve_job
 from serve.speech.schemas.speech import PostBody, SpeechBody
+from tests.support.clock import HeldClock
 from tests.support.fakes import Speaker, make_services, make_speech_services
 from tests.support.live_server import serving
 
@@ -100,3 +110,103 @@ def test_short_segments_are_half_as_long_with_the_same_words():
     assert np.mean(lengths[1][1:]) < 0.7 * np.mean(lengths[0][1:])
     words = [" ".join(segment.text for segment in speech_text.segments).split() for speech_text in (usual, short_ones)]
     assert words[0] == words[1]
+
+
+FULL, CALM = 0.9, 0.1
+
+
+def looks(ladder: DegradationLadder, clock: HeldClock, seconds: int, fullness: float, rtf: float = 0.0) -> list[int]:
+    """A look a second; the levels."""
+    levels = []
+    for _ in range(seconds):
+        clock.now += 1
+        ladder.observe(fullness, rtf)
+        levels.append(ladder.level)
+    return levels
+
+
+def test_it_adds_steps_while_full_and_removes_them_by_itself():
+    clock = HeldClock(0.0)
+    ladder = DegradationLadder(CONFIG, clock=clock)
+    levels = looks(ladder, clock, 100, FULL)
+    assert levels == sorted(levels)
+    assert levels[-1] == len(DegradationStep)
+    assert levels.index(1) == 5
+    levels = looks(ladder, clock, 400, CALM)
+    assert levels == sorted(levels, reverse=True)
+    assert (levels[0], levels[-1]) == (len(DegradationStep), 0)
+
+
+def test_a_slow_engine_adds_steps_but_no_refusal():
+    clock = HeldClock(0.0)
+    ladder = DegradationLadder(CONFIG, clock=clock)
+    looks(ladder, clock, 500, CALM, rtf=2.0)
+    assert ladder.active_steps == tuple(DegradationStep)[:-2]
+    looks(ladder, clock, 100, FULL, rtf=2.0)
+    assert ladder.active_steps == tuple(DegradationStep)
+    looks(ladder, clock, 500, CALM, rtf=2.0)
+    assert ladder.active_steps == tuple(DegradationStep)[:-2], "and keeps nobody out either"
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 3), st.floats(0.1, 20)), max_size=200),
+    st.lists(st.sampled_from(DegradationStep), unique=True),
+)
+def test_it_never_changes_faster_than_its_hysteresis_and_always_comes_back(weather, steps):
+    ordered = tuple(step for step in DegradationStep if step in steps)
+    config = DegradeConfig(steps=ordered, version="small@v1")
+    clock = HeldClock(0.0)
+    ladder = DegradationLadder(config, clock=clock)
+    changed_at = 0.0
+    for fullness, rtf, wait_s in weather:
+        before = ladder.level
+        clock.now += wait_s
+        ladder.observe(fullness, rtf)
+        assert abs(ladder.level - before) <= 1
+        assert 0 <= ladder.level <= len(ordered)
+        if ladder.level > before:
+            assert fullness >= ESCALATE_ABOVE or (rtf > SLOW_RTF and ladder.active_steps[-1] not in REFUSALS)
+            assert clock.now - changed_at >= ESCALATE_AFTER_S
+        elif ladder.level < before:
+            assert fullness <= RECOVER_BELOW
+            assert clock.now - changed_at >= RECOVER_AFTER_S
+        changed_at = clock.now if ladder.level != before else changed_at
+    for _ in range(2 * len(ordered) + 2):
+        clock.now += RECOVER_AFTER_S
+        ladder.observe(CALM, 0.0)
+    assert ladder.level == 0
+
+
+def test_what_was_refused_a_moment_ago_is_refused_at_once_in_lanes_no_more_urgent():
+    clock = HeldClock(0.0)
+    overload = RecentOverload(0.5, clock=clock)
+    overload.check("v1", Lane.STANDARD)
+    overload.note("v1", Lane.STANDARD, AtCapacity("full", retry_after_s=3.0))
+    clock.now = 0.4
+    for lane in (Lane.STANDARD, Lane.BULK):
+        with pytest.raises(AtCapacity) as refused:
+            overload.check("v1", lane)
+        assert refused.value.retry_after_s == pytest.approx(2.6)
+    overload.check("v1", Lane.INTERACTIVE)
+    overload.check("v2", Lane.STANDARD)
+    clock.now = 0.5
+    overload.check("v1", Lane.STANDARD)
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"), [(AtCapacity("full", retry_after_s=3.0), 1), (DeadlineUnmeetable("late", retry_after_s=3.0), 5)]
+)
+def test_a_burst_asks_a_full_engine_once(error: AtCapacity, asked: int):
+    speaker = Speaker(fails_at=0, error=error)
+    with serving(make_services(speaker, overload=RecentOverload(600))) as live:
+        replies = [live.speak() for _ in range(5)]
+        assert {reply.status_code for reply in replies} == {429}
+        assert {reply.headers["Retry-After"] for reply in replies} == {"3"}
+        assert speaker.opened == asked
+        live.speak(seed=7)
+        assert speaker.opened == asked + 1, "the cache may have it"
+        for cache in ("no-store", "refresh") if asked == 1 else ():
+            assert live.speak(seed=7, cache=cache).status_code == 429
+        assert speaker.opened == asked + 1, "the cache may not answer these"
+        live.speak(priority="interactive")
+        assert speaker.opened == asked + 2
