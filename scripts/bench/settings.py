@@ -46,6 +46,8 @@ def document(settings: Settings, port: int, source: Path | None) -> dict[str, An
         **{f"limits.{key}": value for key, value in timeouts.items()},
         **settings.changes,
     }
+    if source is not None:  # else it would continue the jobs of other services of this machine
+        changes |= {"voices.store": str(source.parent / "store.sqlite"), "jobs.folder": str(source.parent / "jobs")}
     for path, value in changes.items():
         *parents, key = path.split(".")
         section = args

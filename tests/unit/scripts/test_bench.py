@@ -328,10 +328,11 @@ def test_a_device_that_the_service_would_not_have_is_refused(tmp_path, monkeypat
     assert why in capsys.readouterr().err
 
 
-def test_a_service_that_sleeps_is_configured_as_the_page_shows_it():
+def test_a_service_that_sleeps_is_configured_as_the_page_shows_it(tmp_path: Path):
     options = options_of(parse(["b11"]))
-    sleeping = document(replace(options.demo_settings, sleeps_after_s=600), 8000, None)
+    sleeping = document(replace(options.demo_settings, sleeps_after_s=600), 8000, tmp_path / "config.yaml")
     assert not find_mistakes(sleeping)
+    assert sleeping["applications"][0]["args"]["jobs"]["folder"] == str(tmp_path / "jobs"), "a service of its own"
     (application,) = sleeping["applications"]
     scaled = {entry["name"]: entry.get("autoscaling_config") for entry in application["deployments"]}
     assert scaled == {"Ingress": None} | dict.fromkeys(("TextNormalizer", "AcousticModel", "Vocoder"), from_zero(600))
