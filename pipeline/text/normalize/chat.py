@@ -73,7 +73,7 @@ _CAPITALIZED = frozenset(["gr8", "l8r", "2nite", "2day", "pls", "plz", "thx", "b
 _YOU_AFTER = re.compile(
     r" (?:are|r|can|have|got|owe|want|know|see|guys|think|need|should|could|were|did|gonna|wanna)\b", re.ASCII
 )
-_AMOUNT_BEFORE = re.compile(r"\d\s?$")
+_AMOUNT_BEFORE = re.compile(r"(?:\d|\b(?:thousand|million|billion|trillion))\s?$", re.ASCII)
 
 
 def _known(match: Match, language: Language) -> Outcome:
@@ -83,7 +83,7 @@ def _known(match: Match, language: Language) -> Outcome:
         return None  # the letters R U
     if language != "en" or not (written.islower() or written.lower() in _CAPITALIZED or written.lower() in _PAIRS):
         return None
-    if written.startswith(("wk", "yr")) and _AMOUNT_BEFORE.search(before(match, 2)):
+    if written.startswith(("wk", "yr")) and _AMOUNT_BEFORE.search(before(match, 10)):
         return None  # 2 yrs: a unit
     words = (_SOUNDS | _SHORT | _PAIRS)[written.lower()]
     return words[0].upper() + words[1:] if written[0].isupper() else words

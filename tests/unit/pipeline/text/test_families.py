@@ -1,19 +1,29 @@
-"""Families of short writing: chat words, formulas, codes, marks and dates are read by rule, whatever the word or the number."""
+"""Families of readings: chat words, formulas, codes, ranges, units and lines hold for every member, beside any sign."""
 
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.text.normalize import NormalizeOptions, normalize
+from pipeline.text.normalize.abbreviations import TITLES
 from pipeline.text.normalize.chat import _SHORT, _SOUNDS
-from pipeline.text.normalize.numbers import chinese, english, integer, spell
+from pipeline.text.normalize.numbers import chinese, english, integer, pairs, spell
 from pipeline.text.normalize.units import UNITS
 from tests.support.effort import examples
 from tests.unit.pipeline.text.test_heldout import canonical
-from tests.unit.pipeline.text.test_scan import AFTER, BEFORE, heard
+from tests.unit.pipeline.text.test_normalize import CHINESE, ENGLISH
 
+AFTER = (
+    ".", ",", ";", ":", "!", "?", ")", "]", "}", '"', "'", "…", "—", " –", "。", "，", "；", "：", "！", "？", "）", "】",
+    "」", "』", "”", "’", "、", "》", "\n", "|", "</b>", "**", "`", " ", ". ", ").", '."', "?!", "。”", "）。", ":\n",
+    "</p>",
+)  # fmt: skip
+BEFORE = (
+    "(", "[", "{", '"', "'", "—", "…", "\n", "|", "<b>", "**", "`", "（", "【", "「", "『", "“", "‘", "《", "、", "，", "。",
+    "：", "；", "！", "？", " ", ": ", "– ", ". ", '"(', "：“", "- ", "\n- ", "<p>",
+)  # fmt: skip
 SIGN_BEFORE, SIGN_AFTER = st.sampled_from(("", *BEFORE)), st.sampled_from(("", *AFTER))
 ELEMENTS = ("C", "H", "O", "N", "Na", "Ca", "Fe", "Cl", "Mg", "K")
 few = settings(max_examples=examples(40))
@@ -146,3 +156,208 @@ def test_every_unit_is_named_without_digits(language):
 )
 def test_what_only_looks_like_it_stays(text, said):
     assert heard(text, "en") in (canonical(said), canonical(said.replace("C O P", "COP").replace("I V", "IV")))
+
+
+# Scan: a token is read the same whatever sign stands beside it, and a family of readings holds for its whole family.
+
+
+MARKDOWN = re.compile(r"[=*#>|+-]{1,6}\s|```|\d{1,2}[.)]\s")
+QUOTES = frozenset("\"'“‘「『《")
+
+
+def heard(text: str, language: str) -> str:
+    return canonical(normalize(text, language=language, options=NormalizeOptions()).text)
+
+
+@example(("Add 1/2", "auto", "Add one half"), "", ".")
+@example(("on 10.0.0.1", "auto", "on one zero dot zero dot zero dot one"), "", ".")
+@example(("比分3:2", "auto", "比分三比二"), "", "：")
+@example(("42 cats", "auto", "forty two cats"), "<b>", "</b>")
+@settings(max_examples=examples(50))
+@given(st.sampled_from(ENGLISH + CHINESE), st.sampled_from(("", *BEFORE)), st.sampled_from(("", *AFTER)))
+def test_a_token_beside_any_sign_is_the_same_token(row, before, after):
+    source, language, spoken = row
+    if not QUOTES.isdisjoint(before) and not QUOTES.isdisjoint(source):
+        return  # a mark of inches closes a quotation that stands open
+    if before and MARKDOWN.match(source):
+        return  # a mark at the beginning of a line
+    assert heard(before + source + after, language) == canonical(spoken)
+
+
+NAMING = st.sampled_from(
+    ["Order number", "Tracking number", "Your account is", "Invoice no.", "Reference:", "Confirmation code", "Ticket #", "PIN:"]
+)
+
+
+@settings(max_examples=examples(50))
+@given(NAMING, st.text("0123456789", min_size=5, max_size=12))
+def test_a_number_behind_what_it_names_is_read_digit_by_digit(words, digits):
+    assert heard(f"{words} {digits} is ready.", "auto").endswith(f"{spell(digits, 'en')} is ready")
+
+
+@settings(max_examples=examples(50))
+@given(
+    st.sampled_from(["订单号", "快递单号是", "卡号：", "验证码 ", "会员账号为"]), st.text("0123456789", min_size=5, max_size=12)
+)
+def test_a_number_behind_what_it_names_is_read_digit_by_digit_in_chinese(words, digits):
+    assert heard(f"{words}{digits}，请保存", "auto").endswith(canonical(f"{spell(digits, 'zh')}请保存"))
+
+
+@settings(max_examples=examples(50))
+@given(st.sampled_from(["Boeing", "Room", "Highway", "Section", "error", "Flight"]), st.integers(101, 999))
+def test_a_number_behind_the_name_of_a_kind_is_read_in_pairs(kind, number):
+    assert heard(f"See {kind} {number} now.", "en") == canonical(f"See {kind} {pairs(str(number))} now")
+
+
+@settings(max_examples=examples(50))
+@given(st.integers(1, 9999), st.sampled_from(sorted(UNITS)), st.sampled_from(["day", "hour", "month", "person"]))
+def test_a_slash_behind_a_unit_is_per(number, unit, counted_by):
+    one, more, _ = UNITS[unit]
+    said = f"{english(number)} {one if number == 1 else more} per {counted_by}"
+    assert heard(f"It is {number} {unit}/{counted_by} now", "en") == canonical(f"It is {said} now")
+
+
+@settings(max_examples=examples(50))
+@given(st.integers(2, 999), st.sampled_from(sorted(UNITS)))
+def test_a_unit_is_singular_before_what_it_describes(number, unit):
+    assert heard(f"Take a {number} {unit} one", "en") == canonical(f"Take a {english(number)} {UNITS[unit][0]} one")
+
+
+@example(2, "yr")
+@settings(max_examples=examples(50))
+@given(st.integers(2, 9999), st.sampled_from(sorted(UNITS)))
+def test_nothing_between_a_value_and_its_unit_is_lost(number, unit):
+    more = UNITS[unit][1]
+    assert heard(f"It is {number} million {unit} now", "en") == canonical(f"It is {english(number)} million {more} now")
+    assert heard(f"共{number}万{unit}。", "zh").endswith(f"万{UNITS[unit][2]}".replace("两", "二"))
+
+
+@settings(max_examples=examples(50))
+@given(st.sampled_from(sorted(TITLES)), st.sampled_from(["Smith", "Jones", "Anna Lee", "O'Hara"]))
+def test_a_title_before_a_name_is_spoken_whatever_stands_before_it(title, name):
+    whole = name.replace("'", "")
+    assert heard(f"We met {title}. {name} there.", "en") == canonical(f"We met {TITLES[title]} {whole} there")
+
+
+@settings(max_examples=examples(50))
+@given(
+    st.sampled_from(["etc.", "Inc.", "Jr.", "U.S.", "D.C.", "Ave.", "Dec.", "Fri."]), st.sampled_from(["The", "He", "It", "We"])
+)
+def test_an_abbreviation_at_the_end_of_a_sentence_leaves_its_stop(abbreviation, following):
+    said = normalize(f"It was on Park {abbreviation} {following} left.", language="en").text
+    assert f". {following} left." in said
+
+
+# Ranges: a dash between two quantities is "to" whatever their units are, and a dash before a lone number is a minus.
+
+
+DASHES = st.sampled_from(["-", "–", "—", "~", "～", "−"])
+CHINESE_ENDS = [
+    "周一 星期三 周五 礼拜六 周日",
+    "3万 5分钟 1.5小时 10元 200人 18岁 3楼 第2章 5公里 30秒 3个月 4级 60分 2亿 3周 4成 9折 5千克",
+    "9点 上午8点 下午3点 晚8点 12:30",
+    "5月1日 12月 10月底 3月中旬",
+    "2020年 1999年 2008年",
+    "三天 十元 五个月 二十人 九层",
+    "春季 夏季 秋季 冬季",
+]
+ENGLISH_ENDS = [
+    "Monday Fri Wednesday Sun. Thurs",
+    "9am 5:30pm 11am 7:05pm",
+    "30min 1.5h 3kg 20kHz 500ml 12cm 6ft 8oz 16GB 5mph 3.5V 10k",
+    "$1.5M $80k $3B",
+    "24th 1st 3rd 12th",
+    "January Feb Mar. September Dec",
+]
+MONTH_DAYS = st.builds("{} {}{}".format, st.sampled_from(["Jan", "March", "Sept.", "Dec"]), st.integers(4, 20), st.just("th"))
+
+
+def reading(text: str, language: str) -> str:
+    return normalize(text, language=language).text.strip("，。,. ")
+
+
+def two_of(kinds: list[str]) -> st.SearchStrategy[tuple[str, str]]:
+    return st.sampled_from(kinds).map(str.split).flatmap(lambda kind: st.tuples(st.sampled_from(kind), st.sampled_from(kind)))
+
+
+@settings(max_examples=examples(40))
+@given(two_of(CHINESE_ENDS), DASHES)
+def test_two_chinese_quantities_are_read_as_themselves_with_to_between(ends, dash):
+    first, last = ends
+    assert reading(f"{first}{dash}{last}", "zh") == f"{reading(first, 'zh')}到{reading(last, 'zh')}"
+
+
+@settings(max_examples=examples(40))
+@given(two_of(ENGLISH_ENDS) | st.tuples(MONTH_DAYS, MONTH_DAYS), DASHES, st.sampled_from(["", " "]))
+def test_two_english_quantities_are_read_as_themselves_with_to_between(ends, dash, space):
+    first, last = (reading(f"{end} - {end}", "en").split(" to ")[0] for end in ends)
+    assert reading(f"{ends[0]}{space}{dash}{space}{ends[1]}", "en") == f"{first} to {last}"
+
+
+@pytest.mark.parametrize("lead", ["气温", "同比", "跌幅为", "8月", "温度是"])
+@settings(max_examples=examples(40))
+@given(st.integers(1, 40), st.sampled_from(["%", "℃"]))
+def test_a_dash_before_a_lone_number_is_a_minus(lead, value, unit):
+    assert ("零下" if unit == "℃" else "百分之负") in reading(f"{lead}-{value}{unit}", "zh")
+
+
+# Languages: numbers and signs are read in the language of their sentence, and markup is no sentence.
+
+
+CHINESE_LINES = st.sampled_from(["今天的数据如下：", "配置表", "我们一共有三个人。", "价格", "他买了很多东西"])
+LABELS = st.sampled_from(
+    ["", "CPU ", "iPhone ", "Total: ", "Learning rate = ", "USB Hub ", "Apple Watch ", "Model A ", "Loss "]
+)
+QUANTITIES = st.sampled_from(["50%", "$20", "3.5", "16GB", "10:30", "2024-05-01", "12", "1/3", "25℃", "5kg"])
+ENGLISH_SENTENCES = st.sampled_from(
+    ["I have {} of them.", "The result was {} in the end.", "We paid {} for it.", "Sales rose {} last quarter."]
+)
+ITEMS = st.sampled_from(["{}", "- {}", "* {}", "1. {}", "| {} | {} |", "> {}", "## {}", "**{}**"])
+WRAPPERS = st.sampled_from(
+    [
+        '<p class="note of the day">{}</p>',
+        "<b>{}</b>",
+        '<span style="font-weight: bold of the">{}</span>',
+        "<!-- that is what we have to do -->{}",
+        '<div id="a" class="this is not the text">{}</div>',
+    ]
+)
+
+
+def spoken(text: str, language: str = "auto") -> str:
+    return normalize(text, language=language).text
+
+
+@settings(max_examples=examples(40))
+@given(CHINESE_LINES, LABELS, QUANTITIES, ITEMS, st.sampled_from(["", "\n第二行"]))
+def test_a_line_without_a_sentence_is_read_in_the_language_of_the_lines_around(before, label, quantity, item, behind):
+    text = f"{before}\n{item.replace('{}', label + quantity)}{behind}"
+    assert spoken(text) == spoken(text, "zh")
+
+
+@settings(max_examples=examples(40))
+@given(st.lists(st.tuples(LABELS, QUANTITIES), min_size=1, max_size=5))
+def test_a_chinese_table_is_chinese_in_every_row(rows):
+    text = "| 项目 | 数值 |\n|---|---|\n" + "\n".join(f"| {label} | {quantity} |" for label, quantity in rows)
+    assert spoken(text) == spoken(text, "zh")
+
+
+@settings(max_examples=examples(40))
+@given(CHINESE_LINES, ENGLISH_SENTENCES, QUANTITIES)
+def test_an_english_sentence_in_a_chinese_text_stays_english(line, sentence, quantity):
+    english = sentence.format(quantity)
+    assert spoken(english, "en") in spoken(f"{line}\n{english}\n{line}")
+
+
+@settings(max_examples=examples(40))
+@given(LABELS, QUANTITIES, st.sampled_from(["The prices are as follows.", "We have measured all of it:"]))
+def test_a_line_in_an_english_text_is_english(label, quantity, sentence):
+    text = f"{sentence}\n- {label}{quantity}\n{sentence}"
+    assert spoken(text) == spoken(text, "en")
+
+
+@settings(max_examples=examples(40))
+@given(WRAPPERS, CHINESE_LINES, QUANTITIES)
+def test_markup_is_no_word_of_english(wrapper, line, quantity):
+    text = wrapper.format(f"{line}{quantity}")
+    assert spoken(text) == spoken(text, "zh")

@@ -70,37 +70,21 @@ def test_every_row_is_a_new_text_with_a_reading_in_words(language):
         assert all(canonical(reading) and not re.search(r"\d", reading) for reading in readings), text
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("Twenty-one dollars, and fifty cents!", "twenty one dollars fifty cents"),
-        ("one hundred and five", "one hundred five"),
-        ("three and a half", "three a half"),
-        ("It’s the C. E. O's", "its the c e os"),
-        ("一共 ２ 个", "一共2个"),
-        ("拨打幺幺零，两次。", "拨打一一零二次"),
-        ("二〇二四年", "二零二四年"),
-        ("用 U S B 线", "用u s b线"),
-        ("cafe\u0301", "CAFÉ"),
-    ],
-)
+@pytest.mark.parametrize(("one", "other"), [
+    ("Twenty-one dollars, and fifty cents!", "twenty one dollars fifty cents"),
+    ("one hundred and five", "one hundred five"), ("three and a half", "three a half"),
+    ("It’s the C. E. O's", "its the c e os"), ("一共 ２ 个", "一共2个"),
+    ("拨打幺幺零，两次。", "拨打一一零二次"), ("二〇二四年", "二零二四年"),
+    ("用 U S B 线", "用u s b线"), ("cafe\u0301", "CAFÉ"),
+])  # fmt: skip
 def test_what_sounds_the_same_is_the_same(one, other):
     assert canonical(one) == canonical(other)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("salt and pepper", "salt pepper"),
-        ("twenty one", "twentyone"),
-        ("u s b", "usb"),
-        ("用u s b线", "用usb线"),
-        ("two hundred five", "two hundred fifty"),
-        ("5 cats", "five cats"),
-        ("fifty %", "fifty percent"),
-        ("二十", "二零"),
-        ("cafe", "café"),
-    ],
-)
+@pytest.mark.parametrize(("one", "other"), [
+    ("salt and pepper", "salt pepper"), ("twenty one", "twentyone"), ("u s b", "usb"), ("用u s b线", "用usb线"),
+    ("two hundred five", "two hundred fifty"), ("5 cats", "five cats"), ("fifty %", "fifty percent"), ("二十", "二零"),
+    ("cafe", "café"),
+])  # fmt: skip
 def test_what_sounds_different_is_different(one, other):
     assert canonical(one) != canonical(other)

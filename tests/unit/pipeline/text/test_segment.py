@@ -1,13 +1,17 @@
-"""Segments: nothing lost, nothing too long, cut where a speaker would breathe."""
+"""Segments and speech text: nothing lost, nothing too long, cut where a speaker would breathe."""
 
+import re
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText, PartlyUnspeakable
 from pipeline.spec import CONTROL_TAGS
 from pipeline.text.markup.control_tags import neutralise, split_tags
+from pipeline.text.markup.ssml import parse
+from pipeline.text.normalize.chinese import words_of
 from pipeline.text.segment import (
     LEAST_STEPS_OF_A_WORD,
     SegmentLimits,
@@ -17,6 +21,9 @@ from pipeline.text.segment import (
     predicted_steps,
     split,
 )
+from pipeline.text.speech_text import build_speech_text, expand_say_as
+from pipeline.types import LexiconEntry, PronunciationKind, Segment, SpeechText, SynthesisRequest
+from tests.support.effort import examples
 
 CONFIG = SegmentLimits(first_clause_chars=8, first_segment_chars=20, min_segment_chars=20, max_segment_chars=40)
 TEXTS = st.lists(
@@ -34,29 +41,16 @@ def squeezed(text: str) -> str:
 
 
 @given(TEXTS | st.text().map(neutralise))
-def test_nothing_is_lost_or_reordered(text):
-    assert squeezed("".join(pieces(text))) == squeezed(text)
-
-
-@given(TEXTS | st.text().map(neutralise))
-def test_every_segment_is_within_the_limit_and_not_empty(text):
-    for index, piece in enumerate(pieces(text)):
+def test_segments_lose_nothing_cut_no_tag_and_keep_their_limits(text):
+    found = pieces(text)
+    assert squeezed("".join(found)) == squeezed(text)
+    for index, piece in enumerate(found):
         assert piece == piece.strip()
         assert piece
         assert letter_weight(piece) <= (CONFIG.max_segment_chars if index else CONFIG.first_segment_chars)
-
-
-@given(TEXTS)
-def test_tags_are_never_cut(text):
-    tags = [piece for piece in split_tags(text) if piece in CONTROL_TAGS]
-    found = [piece for segment in pieces(text) for piece in split_tags(segment) if piece in CONTROL_TAGS]
-    assert found == tags
-
-
-@given(TEXTS)
-def test_text_that_fits_is_one_segment(text):
-    if letter_weight(text) <= 20:
-        assert len(pieces(text)) <= 1
+    tags = [piece for segment in found for piece in split_tags(segment) if piece in CONTROL_TAGS]
+    assert tags == [piece for piece in split_tags(text) if piece in CONTROL_TAGS]
+    assert len(found) <= 1 or letter_weight(text) > 20, "a text that fits is one segment"
 
 
 WHOLE = st.lists(st.tuples(st.integers(0, 80), st.integers(1, 60)), max_size=8)
@@ -81,11 +75,6 @@ def test_what_belongs_together_is_never_cut(text, drawn):
         kept = (start + len(text[start:stop]) - len(text[start:stop].lstrip()), start + len(text[start:stop].rstrip()))
         if letter_weight(text[start:stop]) <= CONFIG.max_segment_chars:
             assert not any(kept[0] < cut < kept[1] for found in ranges for cut in found), "a cut inside"
-
-
-@given(TEXTS, WHOLE)
-def test_nothing_is_lost_and_caps_hold_around_what_belongs_together(text, drawn):
-    ranges = split(text, CONFIG, whole=in_order(text, drawn))
     assert squeezed("".join(text[slice(*found)] for found in ranges)) == squeezed(text)
     assert all(letter_weight(text[slice(*found)]) <= CONFIG.max_segment_chars for found in ranges)
 
@@ -118,6 +107,7 @@ def test_a_character_keeps_its_marks(text):
         ("Yes. So Mr. Smith left, e.g. today. Bye.", ["Yes.", "So Mr. Smith left, e.g. today. Bye."]),
         ("Come, Mr. Smith and all", ["Come,", "Mr. Smith and all"]),
         ("x" * 70, ["x" * 20, "x" * 30, "x" * 20]),
+        ("x" * 20 + ".", ["x" * 19, "x."]),
     ],
 )  # fmt: skip
 def test_cuts(text, expected):
@@ -142,15 +132,6 @@ def test_only_a_request_begins_with_a_short_piece():
     text = "aaaa " * 20
     (first, *_), (other, *_) = split(text, CONFIG), split(text, CONFIG, is_first=False)
     assert first[1] <= 20 < other[1]
-
-
-def test_a_stop_is_never_left_alone():
-    assert pieces("x" * 20 + ".") == ["x" * 19, "x."]
-
-
-def test_the_first_segment_is_the_short_one():
-    first, second, *_ = pieces("aaaa " * 40)
-    assert letter_weight(first) <= 20 < letter_weight(second) <= 40
 
 
 def test_a_first_limit_above_the_other_does_not_lengthen_it():
@@ -199,3 +180,227 @@ def test_a_segment_of_ordinary_length_is_far_above_the_least(text):
     least = least_steps(text, 5)
     assert 3 * least <= predicted_steps(text) or least == LEAST_STEPS_OF_A_WORD
     assert max(3 * least, predicted_steps(text)) <= max_steps(text, CONFIG, 10_000)
+
+
+# Whole: no segment ends inside a Chinese word, a name or a count, and a list's number stays with its item.
+
+
+SHORT = SegmentLimits(first_clause_chars=8, first_segment_chars=30, min_segment_chars=20, max_segment_chars=60)
+PLAIN = st.sampled_from(
+    [
+        *("今天", "我们", "一起", "去", "公园", "散步", "然后", "回家", "吃饭", "因为"),
+        *("天气", "非常", "好", "所以", "大家", "都", "高兴", "国务院", "清华大学"),
+    ]
+)
+NAMES = ["欧阳娜娜", "乔治·布什", "iPhone 16 Pro Max", "New York", "Dr. Smith", "J. K. Rowling", "Elon Musk"]
+COUNTS = ["7999元", "3个", "百分之五点六", "一百二十三万", "25%", "2024年"]
+
+
+def segments(text: str, config: SegmentLimits = SHORT) -> tuple[Segment, ...]:
+    return build_speech_text(SynthesisRequest("r", text, "v", language="zh"), config).segments
+
+
+@settings(max_examples=examples(60))
+@given(st.lists(PLAIN, min_size=10, max_size=60))
+def test_no_segment_ends_inside_a_chinese_word(words):
+    text = "".join(words)
+    edges = {0}
+    for word in words_of(text):
+        edges.add(max(edges) + len(word))
+    found = segments(text)
+    assert "".join(segment.text for segment in found) == text
+    assert {place for segment in found for place in segment.source} <= edges
+    assert [segment.source[0] for segment in found] == [0, *(segment.source[1] for segment in found)][: len(found)]
+    assert all(text[slice(*segment.source)] == segment.text for segment in found)
+
+
+@pytest.mark.parametrize("kept", NAMES + COUNTS)
+def test_no_segment_ends_inside_a_name_or_a_count(kept):
+    spoken = re.sub(r"[^\w ]", "", segments(kept)[0].text)
+    for before in range(4, 30):
+        text = "去" * before + kept + "的时候我们都很高兴" * 3
+        assert any(spoken in re.sub(r"[^\w ]", "", segment.text) for segment in segments(text)), before
+
+
+@pytest.mark.parametrize("sign", ["{}. ", "{}) ", "{}、", "（{}）", "- {}. "])
+@settings(max_examples=examples(40))
+@given(st.lists(st.integers(4, 30), min_size=2, max_size=6))
+def test_the_number_of_an_item_begins_the_segment_its_item_is_in(sign, lengths):
+    text = "\n".join(sign.format(number) + "好" * length for number, length in enumerate(lengths, 1))
+    for segment in segments(text):
+        assert not re.search(r"(?:^|[。，、])[一二三四五六][，、]?$", segment.text), segment.text
+
+
+def test_spans_in_a_chinese_run_are_words():
+    found = build_speech_text(SynthesisRequest("r", "我來到北京清華大學", "v"), SHORT)
+    assert [(span.source_start, span.source_stop) for span in found.spans[0]] == [(0, 1), (1, 3), (3, 5), (5, 9)]
+
+
+STORY = """昨天下午，李明和张晓红去了中关村的一家新华书店，买了三本关于人工智能的书和一张北京地图。
+1. 首先把洋葱切成小丁
+2. 然后在平底锅里加入橄榄油加热
+埃隆·马斯克和蒂姆·库克出席了在上海举行的世界人工智能大会开幕式并发表了主题演讲内容非常丰富"""
+STORY_NAMES = ("张晓红", "中关村", "新华书店", "人工智能", "埃隆马斯克", "蒂姆库克", "橄榄油", "一首先", "二然后")
+
+
+@pytest.mark.parametrize("shift", range(0, 26, 5))
+@pytest.mark.parametrize("config", [SHORT, SegmentLimits()], ids=["short", "default"])
+def test_names_words_and_items_of_a_story_stay_whole_wherever_the_cuts_fall(config, shift):
+    text = "好" * shift + STORY
+    found = build_speech_text(SynthesisRequest("r", text, "v"), config)
+    heard = "|".join(re.sub("[，。、·]", "", segment.text) for segment in found.segments)
+    assert [name for name in STORY_NAMES if name not in heard] == []
+    for segment, spans in zip(found.segments, found.spans, strict=True):
+        start, stop = segment.source
+        assert all(start <= span.source_start < span.source_stop <= stop for span in spans)
+        runs = [text[span.source_start : span.source_stop] for span in spans]
+        assert all(len(words_of(run)) == 1 for run in runs if re.fullmatch("[\u4e00-\u9fff]+", run))
+
+
+# Speech text: a request's text as it will be spoken, with nothing lost on the way.
+
+
+LIMITS = SegmentLimits()
+
+
+def speech_text(text: str, **fields) -> SpeechText:
+    return build_speech_text(SynthesisRequest("r", text, "v", **fields), LIMITS)
+
+
+def segments_of(text: str, **fields) -> list[str]:
+    return [segment.text for segment in speech_text(text, **fields).segments]
+
+
+def ssml(inside: str, **fields) -> SpeechText:
+    document = parse(f"<speak>{inside}</speak>")
+    return speech_text(document.text, passages=document.passages, **fields)
+
+
+@given(st.text(max_size=200))
+def test_every_character_is_spoken_or_dropped(text):
+    try:
+        found = speech_text(text)
+    except NoSpeakableText:
+        return
+    spoken = {place for spans in found.spans for span in spans for place in range(span.source_start, span.source_stop)}
+    gone = {place for start, stop in found.dropped for place in range(start, stop)}
+    assert spoken | gone == set(range(len(text)))
+    assert [segment.index for segment in found.segments] == list(range(len(found.segments)))
+    assert [segment.is_last for segment in found.segments] == [False] * (len(found.segments) - 1) + [True]
+    for segment in found.segments:
+        assert 0 < letter_weight(segment.text) <= LIMITS.max_segment_chars
+        assert segment.text == segment.text.strip()
+
+
+@pytest.mark.parametrize(
+    ("written", "spoken"),
+    [
+        ("$1,234.50", "one thousand two hundred thirty four dollars and fifty cents"),
+        ("example.com", "example dot com"),
+        ("2026-11-21", "November twenty first, twenty twenty six"),
+    ],
+)
+def test_what_is_read_out_is_in_one_segment(written, spoken):
+    for before in range(0, 200, 7):
+        pieces = segments_of("word " * (before // 5) + "x" * (before % 5) + f" {written} and so on it goes for a while longer.")
+        assert any(spoken in piece for piece in pieces), pieces
+
+
+def test_quotes_and_brackets_stay_with_their_sentence():
+    text = "他说：“今天的天气真的非常好，我们一起出去走走吧。”（她没有回答。）然后他们两个人就这样慢慢地走到了河边，坐了下来。"
+    for piece in segments_of(text * 4):
+        assert piece[0] not in "，。、,. "
+
+
+def test_each_segment_has_its_language():
+    found = speech_text("Good morning to all of you, my friends. 今天我们来谈一谈天气，因为天气很好，大家都想出去走走。")
+    assert [segment.language for segment in found.segments] == ["en", "zh"]
+
+
+def test_lexicons_and_hints_say_how_words_sound():
+    entries = (
+        LexiconEntry("重庆", PronunciationKind.PINYIN, "chong2 qing4"),
+        LexiconEntry("nginx", PronunciationKind.ALIAS, "engine X 2"),
+    )
+    (piece,) = segments_of("Nginx 在重庆", lexicon=entries)
+    assert "engine X two" in piece
+    assert "崇庆" in piece
+    (segment,) = ssml('重庆<phoneme alphabet="pinyin" ph="zhong4">重庆</phoneme>', lexicon=entries).segments
+    assert segment.text == "崇庆仲"
+
+
+def test_words_that_are_not_mandarin_are_counted_with_their_sentence():
+    assert dict(speech_text("佢哋喺度食嘢，唔該晒。").warnings) == {"spoken_as_mandarin": 9}
+    assert dict(speech_text("有冇？有的。").warnings) == {"spoken_as_mandarin": 2}
+    assert dict(speech_text("他们在这里吃东西，谢谢，瀹茶。").warnings) == {}
+    assert dict(speech_text("唔，好吧。").warnings) == {}, "an interjection of Mandarin"
+    assert dict(speech_text("佢哋 are they. Hello.").warnings) == {"spoken_as_mandarin": 2}
+
+
+def test_a_language_that_is_not_mandarin_keeps_every_character():
+    text = "瀹茶，講3個嘢。"
+    assert segments_of(text, language="dialect") == ["瀹茶，讲三个嘢。"]
+    assert dict(speech_text("瀹茶 tea", language="dialect").warnings) == {"spoken_as_mandarin": 2}
+    assert segments_of("瀹茶。佢哋喺度。") == ["月茶。佢哋喺度。"], "the table applies to sentences of Mandarin alone"
+    found = ssml('<lang xml:lang="yue-HK">瀹茶。</lang>瀹茶。')
+    assert [segment.text for segment in found.segments] == ["瀹茶。", "月茶。"]
+    assert dict(found.warnings) == {"spoken_as_mandarin": 2}
+
+
+@given(st.text(alphabet=st.characters(min_codepoint=0x4E00, max_codepoint=0x9FFF), min_size=1))
+def test_no_text_of_a_dialect_is_rewritten_by_the_table(text):
+    assert segments_of(text, language="dialect") == segments_of(text, language="zh", normalize=(("homophones", False),))
+    assert segments_of(f"佢{text}") == segments_of(f"佢{text}", normalize=(("homophones", False),))
+
+
+def test_strict_refuses_a_language_that_is_not_spoken():
+    with pytest.raises(PartlyUnspeakable, match="Mandarin") as refused:
+        speech_text("你好", language="dialect", strict=True)
+    assert refused.value.param == "language"
+    assert speech_text("佢好。", strict=True).segments, "a word alone is no request for another language"
+
+
+def test_the_error_of_invalid_pinyin_names_its_field():
+    with pytest.raises(InvalidLexicon):
+        speech_text("重", lexicon=(LexiconEntry("重", PronunciationKind.PINYIN, "xyz1"),))
+    with pytest.raises(InvalidSsml):
+        ssml('<phoneme alphabet="pinyin" ph="xyz1">重</phoneme>')
+
+
+def test_silence_goes_before_the_next_words_whatever_is_dropped_between():
+    found = ssml('One.<break time="100ms"/>😀<break time="200ms"/>Two.<break time="5ms"/>?!')
+    assert [(segment.text, segment.silence_ms) for segment in found.segments] == [("One.", 0), ("Two.", 300)]
+    assert found.closing_silence_ms == 5
+    assert dict(found.warnings)["emoji"] == 1
+
+
+def test_silence_alone_is_a_script_and_nothing_is_none():
+    assert ssml('<break time="1s"/>').closing_silence_ms == 1000
+    with pytest.raises(NoSpeakableText):
+        ssml("?!")
+
+
+def test_a_rate_out_of_bounds_is_counted():
+    assert dict(ssml('<prosody rate="8">x y</prosody>').warnings) == {"rate_bounded": 1}
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "language", "expected"),
+    [
+        ("110", "digits", "en", "1 1 0"),
+        ("ABC1", "characters", "en", "A B C 1"),
+        ("138-1234", "telephone", "zh", "1 3 8, 1 2 3 4"),
+        ("1999", "cardinal", "en", "1,999"),
+        ("3", "ordinal", "en", "3rd"),
+        ("12", "ordinal", "en", "12th"),
+        ("3", "ordinal", "zh", "第3"),
+        ("11/21/2026", "date:mdy", "en", "2026-11-21"),
+        ("21.11.2026", "date:dmy", "zh", "2026年11月21日"),
+        ("USD 5", "currency", "en", "$5"),
+        ("5 EUR", "currency", "en", "€5"),
+        ("words", "cardinal", "en", "words"),
+        ("words", "date:mdy", "en", "words"),
+    ],
+)
+def test_say_as(written, kind, language, expected):
+    assert expand_say_as(written, kind, language) == expected

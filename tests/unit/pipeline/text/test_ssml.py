@@ -1,4 +1,4 @@
-"""SSML: what is understood, what is counted, what is refused; nothing of a document is lost or executed."""
+"""Markup: SSML, control tags and scripts: what is understood, counted and refused; nothing is lost or executed."""
 
 import contextlib
 
@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import InvalidSsml
+from pipeline.errors import InvalidRequest, InvalidSsml
+from pipeline.spec import CONTROL_TAGS
+from pipeline.text.markup.control_tags import neutralise, split_tags
+from pipeline.text.markup.dialogue import Said, read_script
 from pipeline.text.markup.ssml import MAX_BYTES, parse
 from pipeline.text.markup.ssml_elements import MAX_BREAK_MS, SILENT_DB, STYLES
 from pipeline.text.markup.ssml_reader import MAX_DEPTH, MAX_ELEMENTS, MAX_TURNS
@@ -218,3 +221,94 @@ def test_every_letter_of_a_document_is_in_its_text(inside):
 def test_anything_is_a_document_or_an_invalid_one(text):
     with contextlib.suppress(InvalidSsml):
         parse(text)
+
+
+# Control tags pass by allow-list; nothing else keeps its brackets.
+
+
+FORBIDDEN = ["[Stts]", "[Ptts]", "[Etts]", "[spk_emb]", "[empty_spk]", "[speed_10]", "[Sbreak]", "[Ebreak]", "[UNK]", "[CLS]"]
+SOUP = st.lists(st.sampled_from([*"[]_09aSts 你", *FORBIDDEN, *sorted(CONTROL_TAGS), "tts]", "[S", "laugh", "speed_"])).map(
+    "".join
+)
+
+
+@pytest.mark.parametrize("tag", sorted(CONTROL_TAGS))
+def test_allowed_tags_stay_as_they_are(tag):
+    assert neutralise(f"a{tag}b") == f"a{tag}b"
+    assert split_tags(f"a{tag}b") == ["a", tag, "b"]
+
+
+@pytest.mark.parametrize("tag", [*FORBIDDEN, "[LAUGH]", "[laugh ]", "[break_8]", "[oral_10]", "[laugh_3]", "[]"])
+def test_other_brackets_are_dropped_and_their_words_stay(tag):
+    cleaned = neutralise(f"a{tag}b")
+    assert cleaned == f"a {tag[1:-1]} b"
+
+
+@pytest.mark.parametrize(
+    ("given_text", "cleaned"),
+    [
+        ("[S[Stts]tts]", " S Stts tts "),
+        ("[[laugh]laugh]", " [laugh]laugh "),
+        ("[la[laugh]ugh]", " la[laugh]ugh "),
+        ("an [unclosed bracket swallows nothing", "an  unclosed bracket swallows nothing"),
+        ("]]x[[", "  x  "),
+    ],
+)
+def test_nested_and_unclosed_brackets(given_text, cleaned):
+    assert neutralise(given_text) == cleaned
+
+
+@given(SOUP)
+def test_every_bracket_left_belongs_to_an_allowed_tag(text):
+    cleaned = neutralise(text)
+    rest = "".join(piece for piece in split_tags(cleaned) if piece not in CONTROL_TAGS)
+    assert "[" not in rest
+    assert "]" not in rest
+    assert neutralise(cleaned) == cleaned
+
+
+@given(SOUP)
+def test_only_brackets_are_lost(text):
+    assert neutralise(text).replace("[", " ").replace("]", " ") == text.replace("[", " ").replace("]", " ")
+
+
+# Scripts of `Name: text` lines.
+
+
+CAST = ("Anna", "Mr. Ray", "小明")
+
+
+def test_a_script_is_what_its_speakers_say_in_order():
+    script = """
+        Anna: Who is there?
+        It is late, half past ten, at 22:30.
+          Note: I wait.
+        MR. RAY : It is me.
+
+        小明：你好。
+        https://example.com is my page.
+        Anna:
+        Come in.
+    """
+    assert read_script(script, CAST) == [
+        Said("Anna", "Who is there?\nIt is late, half past ten, at 22:30.\nNote: I wait."),
+        Said("Mr. Ray", "It is me."),
+        Said("小明", "你好。\nhttps://example.com is my page."),
+        Said("Anna", "Come in."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("Anna: Hello.\n\nCarl: Who?", "line 3 of the script begins with a name that cast .*: .* one of the 3 names"),
+        ("Anna: Hello.\nHe said: no.", "line 2 of the script begins with a name"),
+        ("\nHello.", "line 2 of the script has no speaker before it"),
+        ("Carl：你好", "line 1 of the script begins with a name"),
+    ],
+)
+def test_a_line_of_nobody_is_refused_with_its_number(script, said):
+    with pytest.raises(InvalidRequest, match=said) as refused:
+        read_script(script, CAST)
+    assert refused.value.param == "script"
+    assert "Carl" not in refused.value.message

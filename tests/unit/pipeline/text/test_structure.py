@@ -1,4 +1,4 @@
-"""Structure: the markup of lines is dropped, counted and never spoken, as Markdown's own parser understands it."""
+"""Structure: the markup of lines, formulas and terminal codes are read or dropped and counted, never spoken as signs."""
 
 import re
 
@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from pipeline.text.normalize import NormalizeOptions, normalize
+from pipeline.text.normalize.numbers import english
+from pipeline.text.normalize.tex import tex_words
 from tests.support.effort import examples
 
 WORDS = st.lists(st.sampled_from(["apples", "river", "stone", "window", "garden", "letter"]), min_size=1, max_size=4).map(
@@ -59,14 +61,10 @@ def said(text: str) -> str:
 
 @settings(max_examples=examples(40))
 @given(DOCUMENTS)
-def test_the_words_are_those_that_markdown_shows(document):
-    assert re.findall("[a-z]+", said(document)) == rendered_words(document)
-
-
-@settings(max_examples=examples(40))
-@given(DOCUMENTS)
-def test_nothing_but_markup_is_dropped(document):
-    assert {warning.code for warning in normalize(document).warnings} <= {"markup", "punctuation"}
+def test_the_words_are_those_that_markdown_shows_and_only_markup_is_dropped(document):
+    spoken = normalize(document)
+    assert re.findall("[a-z]+", spoken.text) == rendered_words(document)
+    assert {warning.code for warning in spoken.warnings} <= {"markup", "punctuation"}
 
 
 @settings(max_examples=examples(40))
@@ -111,3 +109,144 @@ def test_line_markup_is_spoken_plainly_where_markdown_is_off():
     plain = normalize("| a | b |", options=NormalizeOptions(markdown=False))
     assert plain.text == "a, b"
     assert plain.warnings == ()
+
+
+# Math: formulas are read as a lecturer says them, and the dollars of money stay money.
+
+
+LETTERS = st.sampled_from(list("xyznkabc"))
+ATOMS = st.one_of(LETTERS, st.integers(0, 99).map(str), st.sampled_from([r"\alpha", r"\pi", r"\infty", r"\theta"]))
+FORMULAS = st.recursive(
+    ATOMS,
+    lambda inner: st.one_of(
+        st.builds(r"\frac{{{}}}{{{}}}".format, inner, inner),
+        st.builds(r"\sqrt{{{}}}".format, inner),
+        st.builds("{}^{{{}}}".format, LETTERS, inner),
+        st.builds("{}_{{{}}}".format, LETTERS, inner),
+        st.builds("{} {} {}".format, inner, st.sampled_from(["+", "-", r"\times", r"\cdot", "=", r"\leq", "<"]), inner),
+        st.builds(r"\left({}\right)".format, inner),
+    ),
+    max_leaves=8,
+)
+WORDS_ONLY = re.compile(r"[\u4e00-\u9fffA-Za-z ]*")
+
+
+@settings(max_examples=examples(40))
+@given(FORMULAS, st.sampled_from(["en", "zh"]))
+def test_every_letter_and_number_of_a_formula_is_spoken(formula, language):
+    spoken = tex_words(formula, language)
+    assert WORDS_ONLY.fullmatch(spoken)
+    plain = re.sub(r"\\[a-z]+", " ", formula)
+    assert len(re.findall(r"\b[xyznkbc]\b", spoken, re.ASCII)) == len(re.findall(r"[xyznkbc]", plain))
+    if language == "en":
+        for digits in re.findall(r"(?<!\{)\b\d+\b(?!\})", plain):
+            assert english(int(digits)) in spoken
+
+
+@settings(max_examples=examples(40))
+@given(FORMULAS, st.sampled_from(["${}$", "$${}$$", r"\({}\)", r"\[{}\]"]))
+def test_between_any_signs_of_a_formula_the_reading_is_the_same(formula, signs):
+    formula = f"x = {formula}"
+    assert normalize(signs.replace("{}", formula), language="en").text == tex_words(formula, "en")
+
+
+@settings(max_examples=examples(40))
+@given(st.text(max_size=200), st.sampled_from(["en", "zh"]))
+def test_no_formula_is_an_error(source, language):
+    assert isinstance(tex_words(source, language), str)
+
+
+@settings(max_examples=examples(40))
+@given(st.integers(1, 999), st.integers(1, 999), st.sampled_from([" and ", ", not ", " to ", " or even ", "/month or "]))
+def test_two_prices_are_no_formula(first, second, between):
+    spoken = normalize(f"It costs ${first}{between}${second} now.").text
+    assert english(first) in spoken
+    assert spoken.count("dollar") == 2
+
+
+@pytest.mark.parametrize("depth", [10, 1000])
+def test_a_tower_of_groups_is_soon_read(depth):
+    assert tex_words("{" * depth + "x" + "}" * depth, "en") in ("x", "")
+    assert tex_words(r"\frac{1" * depth, "en") is not None
+
+
+@pytest.mark.parametrize(
+    ("written", "language", "spoken"),
+    [
+        (r"$\theta = 90^\circ$", "en", "theta equals ninety degrees"),
+        (r"$x \neq 0$", "en", "x is not equal to zero"),
+        (r"\nu = 5", "en", "nu equals five"),
+        ("C:\\new\\tools", "en", "C colon backslash new backslash tools"),
+        ("6.02×10^23", "en", "six point zero two times ten to the power of twenty three"),
+        ("10⁻³ m", "zh", "十的负三次方米"),
+        ("5 * 3", "en", "five times three"),
+        ("It is *very* good", "en", "It is very good"),
+        ("a_1", "en", "a sub one"),
+        ("snake_case_1", "en", "snake case one"),
+        ("f(x)", "en", "f of x"),
+        ("file(s)", "en", "file, s"),
+        ("Plan B (2)", "en", "Plan B, two"),
+    ],
+)
+def test_formulas_in_running_text(written, language, spoken):
+    assert normalize(written, language=language).text == spoken
+
+
+# Terminal: colour codes and arrows are dropped and counted, and the text between them is read as if they were not there.
+
+
+ESCAPES = st.one_of(
+    st.builds("\x1b[{}m".format, st.sampled_from(["", "0", "31", "1;32", "38;5;196", "48;2;1;2;3"])),
+    st.sampled_from(["\x1b[2K", "\x1b[1G", "\x1b[?25l", "\x1b[10;20H", "\x1b]0;title\x07", "\x1b(B", "\x1b7"]),
+)
+TEXTS = st.sampled_from(
+    ["All 5 tests passed.", "错误：找不到 3 个文件", "Error: exit code 2", "完成了50%。", "3 warnings, 10 errors"]
+)
+
+
+@settings(max_examples=examples(40))
+@given(TEXTS, ESCAPES, ESCAPES, st.data())
+def test_escapes_anywhere_between_words_change_no_word(text, first, second, data):
+    places = [0, len(text), *(place for place in range(1, len(text)) if text[place] == " ")]
+    place = data.draw(st.sampled_from(places))
+    found = normalize(first + text[:place] + second + text[place:])
+    assert found.text == normalize(text).text
+    assert {warning.code: warning.count for warning in found.warnings}["terminal_code"] == len(first + second)
+
+
+@settings(max_examples=examples(40))
+@given(st.sampled_from(["→", "->", "=>", "-->", "==>", "➜", "⟶", "❯", "»", "▶"]), TEXTS)
+def test_an_arrow_before_a_line_is_not_spoken(arrow, text):
+    assert normalize(f"{arrow} {text}").text == normalize(text).text
+
+
+@pytest.mark.parametrize(
+    ("written", "spoken"),
+    [
+        ("5 → 8", "five to eight"),
+        ("x -> y", "x to y"),
+        ("北京→上海", "北京到上海"),
+        ("设置→通用→关于", "设置，通用，关于"),
+        ("File → Settings → Keymap", "File, Settings, Keymap"),
+        ("← Back", "Back"),
+        ("[32mPASS[0m all", "PASS all"),
+        (r"\033[31mred\033[0m", "red"),
+        ("[5m] apart", "five meters apart"),
+        ("use the --help flag", "use the dash dash help flag"),
+        ("run it with -v", "run it with dash v"),
+        ("well -- no", "well, no"),
+        (":rocket: Launch", "Launch"),
+        ("Settings > General > About", "Settings, General, About"),
+        ("a > b", "a is greater than b"),
+        ("run a && b || c", "run a and b or c"),
+        ("echo $HOME", "echo HOME"),
+        ("at 10:30:15 sharp", "at ten thirty and fifteen seconds sharp"),
+    ],
+)
+def test_signs_of_a_screen(written, spoken):
+    assert normalize(written).text == spoken
+
+
+def test_a_length_in_a_bracket_is_no_colour():
+    assert normalize("go [45min later").text == "go forty five minutes later"
+    assert normalize("a [31mred[0m b").text == "a red b", "a colour without its escape character is one of a pair"

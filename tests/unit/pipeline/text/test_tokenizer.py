@@ -1,16 +1,23 @@
 """Prompts: the layouts of both kinds, and no way for a text to write a mark of its own."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from pipeline.checkpoint.layout import TOKENIZER_FILE
+from pipeline.checkpoint.layout import PRONUNCIATION_FILE, TOKENIZER_FILE
+from pipeline.checkpoint.locate import DEMO_FOLDER
+from pipeline.checkpoint.manifest import write_manifest
 from pipeline.errors import CheckpointError, TextTooLong
 from pipeline.spec import CONTROL_TAGS
+from pipeline.text.pronunciation import WINDOWS, Pronunciation, context, read_pronunciation
+from pipeline.text.refine_guard import FILLERS, accepts, diff, words
 from pipeline.text.tokenizer import PROMPT_MARKS, PromptTokenizer
-from pipeline.types import Head, RefineParams, Segment, Voice
+from pipeline.types import Change, Head, RefineParams, Segment, Voice
 
 SPEAKER = np.linspace(-1, 1, 16).astype(np.float16)
 SAMPLE = np.arange(12).reshape(3, 4)
@@ -124,3 +131,129 @@ def test_a_missing_file_a_broken_one_and_a_foreign_one_are_refused(tmp_path, voc
     file.write_text(vocabulary.to_str().replace("[speed_7]", "[speed_x]"))
     with pytest.raises(CheckpointError, match=r"\[speed_7\]"):
         PromptTokenizer(tmp_path, max_prompt=64)
+
+
+# The pronouncing dictionary of a checkpoint: words by entry, other words by the widest rules, and nothing else is touched.
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+TEXTS = st.lists(
+    st.text(LETTERS + LETTERS.upper(), min_size=1, max_size=12) | st.sampled_from(["你好", ", ", "[laugh]", " ", "3"])
+)
+SPOKEN = Pronunciation(
+    {"one": "WAN"}, {"(c)": "K", "(c)e": "S", "#(k)n": "", "(k)": "K", "(n)": "N", "(e)": "E", "(a)": "A", "(t)": "T"}
+)
+
+
+def test_a_word_is_its_entry_or_its_letters_by_the_widest_rule():
+    found = {"one": "WAN", "One": "WAN", "ONE": "WAN", "cat": "KAT", "cent": "SENT", "knee": "NEE", "ken": "KEN", "bat": "AT"}
+    assert {word: SPOKEN.spoken(word) for word in found} == found
+
+
+def test_signs_tags_and_other_languages_stay():
+    assert SPOKEN.spoken("One, [uv_break] 你好 one\u3002[laugh]") == "WAN, [uv_break] 你好 WAN\u3002[laugh]"
+
+
+def test_chinese_words_are_written_with_homophones_and_the_longest_counts():
+    spoken = Pronunciation({"音乐": "音岳", "音乐会": "音岳惠", "银行": "银航"}, {})
+    found = {"听音乐": "听音岳", "音乐会。": "音岳惠。", "音乐[laugh]会": "音岳[laugh]会", "银行乐": "银航乐", "音": "音"}
+    assert {text: spoken.spoken(text) for text in found} == found
+
+
+@given(st.text(st.sampled_from("音乐会银行大"), max_size=9))
+def test_homophones_change_no_length(text: str):
+    spoken = Pronunciation({"音乐": "音岳", "乐会": "岳惠", "大银行": "大银航"}, {})
+    assert len(spoken.spoken(text)) == len(text)
+
+
+@given(st.text(LETTERS, min_size=1, max_size=9), st.data())
+def test_a_context_is_the_letters_around_it(word: str, data: st.DataObject):
+    place, width = data.draw(st.integers(0, len(word) - 1)), data.draw(st.integers(0, len(WINDOWS) - 1))
+    before, letter, after = re.fullmatch(r"(.*)\((.)\)(.*)", context(word, place, width)).groups()
+    assert (len(before), letter, len(after)) == (WINDOWS[width][0], word[place], WINDOWS[width][1])
+    assert f"{before}{letter}{after}" in f"####{word}####"
+
+
+@given(TEXTS)
+def test_every_word_of_the_demo_voice_becomes_phones(demo_spoken: Pronunciation, pieces: list[str]):
+    found = demo_spoken.spoken("".join(pieces))
+    assert not re.search("[A-Za-z]", found.replace("[laugh]", ""))
+    assert demo_spoken.spoken(found) == found
+
+
+@pytest.fixture(scope="module")
+def demo_spoken() -> Pronunciation:
+    found = read_pronunciation(DEMO_FOLDER)
+    assert found is not None
+    return found
+
+
+def test_the_file_is_read_back_and_vouched_for(tmp_path: Path):
+    assert read_pronunciation(tmp_path) is None
+    path = tmp_path / PRONUNCIATION_FILE
+    path.parent.mkdir()
+    path.write_bytes(SPOKEN.file())
+    assert read_pronunciation(tmp_path) == SPOKEN
+    write_manifest(tmp_path, {PRONUNCIATION_FILE: "0" * 64})
+    with pytest.raises(CheckpointError, match=PRONUNCIATION_FILE):
+        read_pronunciation(tmp_path)
+
+
+# The refine guard: tags and fillers may come in, no word may go.
+
+
+WORDS = st.lists(st.sampled_from(["hello", "you", "know", "like", "那", "个", "你", "好", "x"]), min_size=1, max_size=12)
+
+
+@pytest.mark.parametrize(("source", "refined"), [
+    ("Hello there.", "hello [uv_break] there"), ("Hello there.", "um hello you know there [laugh]"),
+    ("你好，世界。", "嗯你好[uv_break]那个世界就是说"), ("you go", "you know you go"), ("I like it so", "like i like it so so"),
+    ("那个人", "那个那个人"), ("a [laugh] b", "a b"),
+])  # fmt: skip
+def test_additions_that_are_allowed(source, refined):
+    assert accepts(source, refined)
+
+
+@pytest.mark.parametrize(("source", "refined"), [
+    ("Hello there.", "hello"), ("Hello there.", "there hello"), ("Hello there.", "hello their"),
+    ("Hello there.", "hello there friend"), ("Hello there.", ""), ("你好世界", "你好视界"), ("a b", "a b " + "um " * 50),
+    ("a b", "a b " + "[laugh]" * 50),
+])  # fmt: skip
+def test_losses_changes_and_floods_that_are_not(source, refined):
+    assert not accepts(source, refined)
+
+
+@given(WORDS, st.lists(st.tuples(st.integers(0, 12), st.sampled_from([*FILLERS, *sorted(CONTROL_TAGS)])), max_size=1))
+def test_fillers_and_tags_anywhere_are_accepted(meant, added):
+    refined = list(meant)
+    for place, filler in added:
+        refined.insert(min(place, len(refined)), filler)
+    assert accepts(" ".join(meant), " ".join(refined))
+
+
+@given(WORDS)
+def test_a_word_that_is_lost_is_noticed(meant):
+    for place in range(len(meant) + 1):
+        with_one_more = [*meant[:place], "unique", *meant[place:]]
+        assert not accepts(" ".join(with_one_more), " ".join(meant))
+        assert not accepts(" ".join(meant), " ".join(with_one_more))
+
+
+@given(WORDS, WORDS)
+def test_the_difference_leads_from_one_to_the_other(before, after):
+    changes = diff(" ".join(before), " ".join(after))
+    assert words(" ".join(change.source for change in changes)) == words(" ".join(before))
+    assert words(" ".join(change.refined for change in changes)) == words(" ".join(after))
+    assert all((change.op == "equal") == (change.source == change.refined) for change in changes)
+
+
+def test_long_texts_are_not_compared_word_by_word():
+    long = "so " * 10_000
+    assert [change.op for change in diff(long, long)] == ["equal"]
+    assert [change.op for change in diff(long, f"um {long}")] == ["replace"]
+
+
+def test_the_difference_names_what_came_in():
+    assert diff("Hello there.", "hello [uv_break] there") == [
+        Change("equal", "hello", "hello"), Change("insert", "", "[uv_break]"), Change("equal", "there", "there"),
+    ]  # fmt: skip
