@@ -1,14 +1,17 @@
 """What a request leaves behind: two log lines, one header, and nothing of what it said."""
 
+import contextlib
 import json
 import logging
+import re
 
 import pytest
+import requests
 
-from pipeline.errors import EngineFault
+from pipeline.errors import EngineDead
 from serve.config.app_config import LimitsConfig
 from serve.observability.request_log import FIELDS
-from tests.support.fakes import Speaker, make_services
+from tests.support.fakes import CHUNK, RecordingObserver, Speaker, make_services
 from tests.support.live_server import Live, serving
 from tests.support.waiting import wait_until
 
@@ -56,34 +59,6 @@ def test_no_line_holds_a_word_of_the_request(live: Live, caplog):
     assert "canary" not in json.dumps([*lines(caplog, "received"), *lines(caplog, "finished")]).lower()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("speaker", "outcome", "code"),
-    [
-        (Speaker(fails_at=0, error=EngineFault("x")), "refused", "engine_error"),
-        (Speaker(fails_at=2, error=EngineFault("x")), "cut", "engine_error"),
-    ],
-)
-def test_whatever_fails_is_out_once_with_its_code(speaker: Speaker, outcome: str, code: str, caplog):
-    caplog.set_level(logging.INFO)
-    with serving(make_services(speaker)) as server:
-        client = server.connect(b'{"input": "Hello.", "response_format": "pcm"}')
-        while client.recv(65536):
-            pass
-        out = one_out(caplog)
-    assert (out["outcome"], out["code"]) == (outcome, code)
-    assert ("ttfb_s" in out) == (outcome == "cut")
-
-
-def test_a_client_that_leaves_is_logged_as_left(caplog):
-    caplog.set_level(logging.INFO)
-    with serving(make_services(Speaker(chunks=None, pause_s=0.01))) as server:
-        client = server.connect(b'{"input": "Hello.", "response_format": "pcm"}')
-        client.recv(1000)
-        client.close()
-        assert one_out(caplog)["outcome"] == "left"
-
-
 def test_a_refused_request_has_no_line_in_and_no_stages(caplog):
     caplog.set_level(logging.INFO)
     with serving(make_services(Speaker(), LimitsConfig(max_text_chars=5))) as server:
@@ -108,3 +83,34 @@ def test_refusals_of_a_full_replica_are_logged_by_their_number(caplog):
         assert {line["code"] for line in lines(caplog, "refused")} == {"overloaded"}
         client.close()
         wait_until(lambda: len(lines(caplog, "finished")) == 1)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_header_times_every_stage_before_the_first_audio(live: Live, stream: bool):
+    timing = live.speak(stream=stream).headers["Server-Timing"]
+    stages = dict(re.findall(r"(\w+);dur=([\d.]+)", timing))
+    assert list(stages) == ["text", "queue", "gpt", "vocoder", "audio", "encode", "total"]
+    assert float(stages["queue"]) == 250.0
+    assert float(stages["audio"]) <= float(stages["total"])
+
+
+@pytest.mark.parametrize("fails_at", [None, 2])
+@pytest.mark.parametrize(("fields", "streamed"), [({}, True), ({"stream": False}, False), ({"stream_format": "sse"}, True)])
+def test_every_form_of_a_reply_is_measured(fields: dict[str, object], streamed: bool, fails_at: int | None):
+    observer = RecordingObserver()
+    with serving(make_services(Speaker(fails_at=fails_at, error=EngineDead("gone")), observer=observer)) as server:
+        with contextlib.suppress(requests.exceptions.ChunkedEncodingError):
+            server.speak(**fields)
+        wait_until(lambda: observer.replies)
+    (stats,) = observer.replies
+    end = "done" if fails_at is None else "cut" if streamed else "refused"
+    assert (stats.outcome, stats.code, stats.streamed) == (end, "" if fails_at is None else "engine_dead", streamed)
+    assert stats.audio_s == (fails_at or 5) * CHUNK / 24_000
+
+
+def test_a_broken_body_is_measured_too():
+    observer = RecordingObserver()
+    with serving(make_services(Speaker(), observer=observer)) as server:
+        server.post(b"{")
+        wait_until(lambda: observer.replies)
+    assert [(stats.outcome, stats.code) for stats in observer.replies] == [("refused", "invalid_json")]

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.exceptions import ActorUnavailableError
@@ -24,7 +23,7 @@ from pipeline.cache.key import Kept
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import EngineConfig, SpeechConfig, VocoderConfig
 from pipeline.engine.engine import Engine
-from pipeline.errors import EngineDead, RequestQuarantined
+from pipeline.errors import EngineDead
 from pipeline.synthesizer import Synthesizer
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.types import (
@@ -50,7 +49,6 @@ from serve.observability.stage_timings import CURRENT_TIMINGS, StageTimings
 from serve.remote import remote_stages
 from serve.remote.remote_stages import RemoteGenerator
 from serve.remote.taken_over import MOST_FAIL_OVERS
-from serve.resilience.quarantine import Quarantine
 from tests.support.effort import examples
 from tests.support.factories import make_speaker
 from tests.support.fakes import Speaker, make_services
@@ -74,7 +72,6 @@ class Mortals:
     engines: Sequence[Engine]
     lives: list[int] = field(default_factory=list)
     """blocks of each call, in the order of the calls; further calls live"""
-    builds: Sequence[str] = (BUILD, BUILD)
     calls: list[Prompt] = field(default_factory=list)
 
     @property
@@ -89,7 +86,7 @@ class Mortals:
         self.calls.append(prompt)
         life = self.lives[number] if number < len(self.lives) else None
         steps = partial(self.engines[number % 2].generate, prompt, sampling, timeout_s=timeout_s, admitted=admitted)
-        return Call(steps, life, self.builds[number % 2], bytes([number % 250]) * 16)
+        return Call(steps, life, bytes([number % 250]) * 16)
 
 
 @dataclass(eq=False)
@@ -98,7 +95,6 @@ class Call:
 
     steps: Callable[[], AsyncGenerator[StepBlock, None]]
     life: int | None
-    build: str
     actor: bytes
 
     async def __aiter__(self) -> AsyncIterator[StepBlock]:
@@ -109,7 +105,7 @@ class Call:
                     break
                 left = None if left is None else left - 1
                 is_at_an_end = block.first_step == 0 or block.finish is not None
-                yield replace(block, fingerprint=self.build) if is_at_an_end else block
+                yield replace(block, fingerprint=BUILD) if is_at_an_end else block
         if left == 0:
             raise ActorUnavailableError("gone", self.actor)
 
@@ -252,45 +248,6 @@ def test_bulk_goes_on_behind_those_who_took_its_slot(house: House):
         return await slow
 
     assert np.array_equal(asyncio.run(play()), twin)
-    wait_until(house.is_free)
-
-
-def test_while_a_version_is_rolled_out_a_reply_of_the_old_one_is_cut_and_says_so(house: House):
-    sizes: list[int] = []
-
-    async def play() -> None:
-        mortals = Mortals(house.engines, [5], builds=(BUILD, "the next build"))
-        async with aclosing(house.synthesizer(mortals).stream(request(SENTENCE))) as chunks:
-            async for chunk in chunks:
-                sizes.append(len(chunk.samples))
-
-    with pytest.raises(EngineDead, match="another build"):
-        asyncio.run(play())
-    assert sum(sizes), "something was heard"
-    wait_until(house.is_free)
-    services = services_of(house, Mortals(house.engines, [5], (BUILD, "next")))
-    body = {"input": SENTENCE, "response_format": "pcm", "seed": 1, "temperature": 2.0, "top_p": 1.0, "top_k": 626}
-    with serving(services) as live, pytest.raises(requests.exceptions.ChunkedEncodingError):
-        requests.post(f"{live.url}/v1/audio/speech", json=body | {"repetition_penalty": 1.0}, timeout=60)
-
-
-def test_a_request_that_kills_ends_two_replicas_and_is_cut_and_refused(house: House):
-    quarantine = Quarantine()
-    mortals = Mortals(house.engines, [3] * 9)
-    deadly = request(SENTENCE)
-
-    async def play() -> None:
-        with quarantine.track(deadly):
-            async with aclosing(house.synthesizer(mortals).stream(deadly)) as chunks:
-                async for _ in chunks:
-                    pass
-
-    with pytest.raises(EngineDead):
-        asyncio.run(play())
-    assert len(mortals.calls) == 2 < 1 + MOST_FAIL_OVERS
-    with pytest.raises(RequestQuarantined):
-        asyncio.run(play())
-    assert len(mortals.calls) == 2
     wait_until(house.is_free)
 
 

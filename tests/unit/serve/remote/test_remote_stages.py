@@ -1,12 +1,12 @@
-"""The adapters over handles: what is tried twice, what is not, and what always gets its cancel."""
+"""The adapters over handles: what is tried again and goes on at the exact sample, what is not, and what is cancelled."""
 
 import asyncio
 import pickle
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from itertools import count, pairwise, starmap
+from itertools import count
 
 import numpy as np
 import pytest
@@ -26,28 +26,85 @@ from pipeline.errors import (
     SynthesisError,
     WorkerDied,
 )
-from pipeline.types import FinishReason, Followed, Position, Prompt, SamplingParams, StepBlock, SynthesisRequest
+from pipeline.types import (
+    Admission,
+    FinishReason,
+    Followed,
+    Lane,
+    Position,
+    Prompt,
+    SamplingParams,
+    SchedulingParams,
+    StepBlock,
+    SynthesisRequest,
+)
+from serve.observability.stage_timings import CURRENT_TIMINGS, StageTimings
+from serve.remote import remote_stages
 from serve.remote.remote_stages import RemoteDecoder, RemoteFollower, RemoteFrontend, RemoteGenerator, to_domain
+from serve.remote.taken_over import MOST_FAIL_OVERS
 from serve.resilience import circuit_breaker
 from serve.resilience.circuit_breaker import Breaker
 from serve.resilience.quarantine import CURRENT_REQUEST, Quarantine
 from tests.support.factories import make_prompt
 from tests.support.handles import local_handle
 
+STEPS, WIDTH, SAMPLES_PER_STEP, DELAY = 24, 3, 5, 4
+HIDDEN = np.random.default_rng(1).standard_normal((STEPS, WIDTH)).astype(np.float32)
+CODES = np.random.default_rng(2).integers(0, 600, (STEPS, 4))
+SAMPLES = np.random.default_rng(3).standard_normal(STEPS * SAMPLES_PER_STEP).astype(np.float32)
 
-def block(first_step: int, finish: FinishReason | None = None) -> StepBlock:
-    return StepBlock(np.zeros((1, 8), np.float32), np.zeros((1, 4), np.int64), first_step, finish)
+Items = list[object]
 
 
-class Replica:
-    """What a handle's streaming call gives: items in order, an exception in the place where the replica fails."""
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch):
+    monkeypatch.setattr(remote_stages, "BACK_OFF_S", 0.0)
 
-    def __init__(self, items: list[object]) -> None:
-        self.items = items
-        self.cancelled = False
+
+def spoken(cuts: Sequence[int], *, samples: bool, build: str = "a") -> Items:
+    """The sequence in blocks that end at these steps, as a replica sends them; samples lag behind their steps."""
+    blocks: Items = []
+    begin = heard = 0
+    for stop in sorted({*cuts, STEPS}):
+        ready = (STEPS if stop == STEPS else max(0, stop - DELAY)) * SAMPLES_PER_STEP
+        blocks.append(
+            StepBlock(
+                HIDDEN[begin:stop],
+                CODES[begin:stop],
+                begin,
+                FinishReason.EOS if stop == STEPS else None,
+                Admission(0.1, 0.2) if begin == 0 else None,
+                build if begin == 0 or stop == STEPS else "",
+                SAMPLES[heard:ready] if samples else None,
+                heard if samples else 0,
+            )
+        )
+        begin, heard = stop, ready
+    return blocks
+
+
+class Replicas:
+    """A deployment whose calls land on one replica after the other; an exception stands where one fails."""
+
+    def __init__(self, *answers: Items) -> None:
+        self.answers = list(answers)
+        self.calls: list[tuple[Prompt, bool]] = []
+        self.timeouts_s: list[float] = []
+        self.cancelled = 0
+        self.generate = self
+
+    def options(self, *, stream: bool) -> "Replicas":
+        assert stream
+        return self
+
+    def remote(self, prompt: Prompt, sampling: object, timeout_s: float, admitted: bool, trace: str) -> "Replicas":
+        self.calls.append((prompt, admitted))
+        self.timeouts_s.append(timeout_s)
+        return self
 
     async def __aiter__(self) -> AsyncIterator[object]:
-        for item in self.items:
+        for item in self.answers[len(self.calls) - 1]:
+            await asyncio.sleep(0)
             if isinstance(item, asyncio.Event):
                 await item.wait()
             elif isinstance(item, Exception) and not isinstance(item, SynthesisError):
@@ -56,26 +113,7 @@ class Replica:
                 yield item
 
     def cancel(self) -> None:
-        self.cancelled = True
-
-
-class Handle:
-    """A deployment whose calls land on one replica after the other."""
-
-    def __init__(self, *replicas: list[object]) -> None:
-        self.replicas = [Replica(items) for items in replicas]
-        self.timeouts_s: list[float] = []
-        self.asked: list[tuple[Prompt, bool]] = []
-        self.generate = self
-
-    def options(self, *, stream: bool) -> "Handle":
-        assert stream
-        return self
-
-    def remote(self, prompt: Prompt, sampling: object, timeout_s: float, admitted: bool, trace: str) -> Replica:
-        self.timeouts_s.append(timeout_s)
-        self.asked.append((prompt, admitted))
-        return self.replicas[len(self.timeouts_s) - 1]
+        self.cancelled += 1
 
 
 class Unary:
@@ -97,87 +135,149 @@ def gone(number: int) -> ActorUnavailableError:
     return ActorUnavailableError("connection refused", bytes([number]) * 16)
 
 
-def listen(handle: Handle) -> list[StepBlock]:
+def generate(replicas: Replicas, prompt: Prompt | None = None, timeout_s: float = 5.0) -> AsyncGenerator[StepBlock, None]:
+    return RemoteGenerator(replicas).generate(prompt or make_prompt(), SamplingParams(), timeout_s=timeout_s)
+
+
+def listen(replicas: Replicas, prompt: Prompt | None = None, timings: StageTimings | None = None) -> list[StepBlock]:
     async def collect() -> list[StepBlock]:
-        stream = RemoteGenerator(handle).generate(make_prompt(), SamplingParams(), timeout_s=5)
-        async with aclosing(stream) as blocks:
-            return [one async for one in blocks]
+        with Quarantine().admit(b"digest") as tracked:
+            CURRENT_REQUEST.set(tracked)
+            CURRENT_TIMINGS.set(timings)
+            async with aclosing(generate(replicas, prompt)) as blocks:
+                return [block async for block in blocks]
 
     return asyncio.run(collect())
 
 
-DEATHS = [ActorDiedError(), EngineDead("the loop died")]
+def is_whole(blocks: list[StepBlock], *, samples: bool) -> bool:
+    """Every step and sample once and in order, and one end."""
+    at = Position()
+    for block in blocks:
+        assert block.first_step == at.step
+        assert not samples or block.first_sample == at.sample
+        at = block.end
+    assert [block.finish is not None for block in blocks] == [False] * (len(blocks) - 1) + [True]
+    codes = np.concatenate([block.codes for block in blocks])
+    hidden = np.concatenate([block.hidden for block in blocks])
+    heard = np.concatenate([block.samples for block in blocks]) if samples else SAMPLES
+    return np.array_equal(codes, CODES) and np.array_equal(hidden, HIDDEN) and np.array_equal(heard, SAMPLES)
 
 
-@pytest.mark.parametrize("death", DEATHS, ids=["process", "engine"])
-def test_a_replica_that_dies_before_its_first_block_is_replaced_by_another(death):
-    handle = Handle([death], [block(0), block(1, FinishReason.EOS)])
-    assert [one.first_step for one in listen(handle)] == [0, 1]
-    assert handle.timeouts_s[1] <= handle.timeouts_s[0] <= 5, "the time left goes on running"
-    assert all(replica.cancelled for replica in handle.replicas)
+def deaths(number: int) -> Iterator[Exception]:
+    """Each of another replica."""
+    for one in range(number):
+        yield (EngineDead("the loop died"), ActorUnavailableError("gone", bytes([one]) * 16), ActorDiedError())[one % 3]
 
 
-def test_a_second_try_needs_time_left():
-    handle = Handle([ActorDiedError()], [block(0, FinishReason.EOS)])
+cuts = st.lists(st.integers(1, STEPS - 1), min_size=1, max_size=8)
+lives = st.lists(st.tuples(cuts, st.integers(0, 8)), min_size=1, max_size=MOST_FAIL_OVERS)
 
-    async def collect() -> None:
-        async with aclosing(RemoteGenerator(handle).generate(make_prompt(), SamplingParams(), timeout_s=0)) as blocks:
-            await anext(blocks)
 
+@given(lives=lives, last=cuts, samples=st.booleans())
+def test_a_segment_goes_on_exactly_wherever_its_replicas_die(lives, last, samples):
+    """Every replica but the last dies after any of its blocks, the first one after one at least."""
+    answers: list[Items] = []
+    for (ends, most), death in zip(lives, deaths(len(lives)), strict=True):
+        blocks = spoken(ends, samples=samples)
+        answers.append([*blocks[: min(max(most, not answers), len(blocks) - 1)], death])
+    replicas = Replicas(*answers, spoken(last, samples=samples))
+    assert is_whole(listen(replicas), samples=samples)
+    assert replicas.cancelled == len(replicas.calls) == len(answers) + 1, "every call is closed"
+
+
+def test_one_that_is_listened_to_is_urgent_and_has_its_place():
+    prompt = replace(make_prompt(), scheduling=SchedulingParams(Lane.STANDARD, first_audio_s=3.0))
+    replicas = Replicas([*spoken([8], samples=False)[:1], ActorDiedError()], spoken([8], samples=False))
+    listen(replicas, prompt)
+    (first, admitted), (second, again) = replicas.calls
+    assert (first, admitted) == (prompt, False)
+    assert (second.scheduling.lane, second.scheduling.first_audio_s, again) == (Lane.INTERACTIVE, None, True)
+    bulk = replace(make_prompt(), scheduling=SchedulingParams(Lane.BULK))
+    replicas = Replicas([*spoken([8], samples=False)[:1], ActorDiedError()], spoken([8], samples=False))
+    listen(replicas, bulk)
+    assert replicas.calls[1][0].scheduling.lane is Lane.BULK
+
+
+def test_another_build_does_not_go_on_with_it():
+    begun = spoken([8, 16], samples=False)[:2]
+    replicas = Replicas([*begun, ActorDiedError()], spoken([8], samples=False, build="b"), spoken([8], samples=False))
+    with pytest.raises(EngineDead, match="another build"):
+        listen(replicas)
+    assert len(replicas.calls) == 2
+
+
+def test_it_ends_with_the_last_replica_it_may_ask():
+    begun = [*spoken([8], samples=False)[:1], ActorDiedError()]
+    replicas = Replicas(*[begun] * (2 + MOST_FAIL_OVERS))
     with pytest.raises(EngineDead):
-        asyncio.run(collect())
-    assert len(handle.timeouts_s) == 1
+        listen(replicas)
+    assert len(replicas.calls) == 1 + MOST_FAIL_OVERS
+
+
+def test_what_it_took_is_measured():
+    timings = StageTimings()
+    begun = spoken([8, 12], samples=False)[:2]
+    listen(Replicas([*begun, ActorDiedError()], spoken([6], samples=False)), timings=timings)
+    assert (timings.fail_overs, timings.repeated_steps) == (1, 12)
+    assert timings.interrupted_s >= 0
+    assert timings.steps == STEPS, "no step counts twice"
+    assert timings.summary()["fail_overs"] == 1
+    quiet = StageTimings()
+    listen(Replicas(spoken([8], samples=False)), timings=quiet)
+    assert "fail_overs" not in quiet.summary()
+
+
+@pytest.mark.parametrize("death", [ActorDiedError(), EngineDead("the loop died")], ids=["process", "engine"])
+def test_a_replica_that_dies_before_its_first_block_is_replaced_in_the_time_left(death):
+    replicas = Replicas([death], spoken([8], samples=False, build="b"))
+    assert is_whole(listen(replicas), samples=False), "any build may speak"
+    assert replicas.timeouts_s[1] <= replicas.timeouts_s[0] <= 5
+    assert replicas.cancelled == 2
+
+
+@pytest.mark.parametrize(
+    ("answers", "timeout_s", "error"),
+    [
+        ([ActorDiedError()], 0.0, EngineDead),  # a second try needs time left
+        ([ActorDiedError(), ActorDiedError()], 5.0, EngineDead),
+        ([AtCapacity("full", retry_after_s=2)], 5.0, AtCapacity),
+        ([NonFiniteOutput("NaN")], 5.0, NonFiniteOutput),
+    ],
+)
+def test_before_the_first_block_a_death_is_tried_once_more_and_a_refusal_never(answers, timeout_s, error):
+    replicas = Replicas(*([answer] for answer in answers), spoken([8], samples=False))
+    with pytest.raises(error):
+        asyncio.run(anext(generate(replicas, timeout_s=timeout_s)))
+    assert len(replicas.calls) == len(answers)
 
 
 def test_an_open_breaker_asks_no_replica(monkeypatch):
     monkeypatch.setattr(circuit_breaker, "MIN_FAILURES", 1)
-    handle = Handle([block(0, FinishReason.EOS)])
-    breaker = Breaker("acoustic")
+    breaker, replicas = Breaker("acoustic"), Replicas()
     with pytest.raises(EngineDead), breaker.watch():
         raise EngineDead("dead")
-
-    async def collect() -> None:
-        await anext(RemoteGenerator(handle, breaker).generate(make_prompt(), SamplingParams(), timeout_s=5))
-
     with pytest.raises(StageUnavailable):
-        asyncio.run(collect())
-    assert handle.timeouts_s == []
-
-
-def test_two_deaths_are_enough():
-    handle = Handle([ActorDiedError()], [ActorDiedError()])
-    with pytest.raises(EngineDead):
-        listen(handle)
-
-
-@pytest.mark.parametrize("refusal", [AtCapacity("full", retry_after_s=2), NonFiniteOutput("NaN")])
-def test_refusals_and_broken_rows_are_not_tried_again(refusal):
-    handle = Handle([refusal], [block(0, FinishReason.EOS)])
-    with pytest.raises(type(refusal)):
-        listen(handle)
-    assert len(handle.timeouts_s) == 1
+        asyncio.run(anext(RemoteGenerator(replicas, breaker).generate(make_prompt(), SamplingParams(), timeout_s=5)))
+    assert replicas.calls == []
 
 
 def test_a_reader_that_leaves_cancels_the_call():
-    handle = Handle([block(0), block(1, FinishReason.EOS)])
+    replicas = Replicas(spoken([8], samples=False))
 
     async def leave() -> None:
-        async with aclosing(RemoteGenerator(handle).generate(make_prompt(), SamplingParams(), timeout_s=5)) as blocks:
+        async with aclosing(generate(replicas)) as blocks:
             await anext(blocks)
 
     asyncio.run(leave())
-    assert handle.replicas[0].cancelled
+    assert replicas.cancelled == 1
 
 
 # Deaths on record.
 
 
-def read_with(quarantine: Quarantine, frontend: RemoteFrontend) -> Callable[[SynthesisRequest], Awaitable[object]]:
-    async def read(request: SynthesisRequest) -> object:
-        with quarantine.track(request):
-            return await frontend.read(request)
-
-    return read
+class Stop(Exception):
+    """A request that ends without having been spoken to its end: nothing clears it."""
 
 
 def observe(
@@ -197,27 +297,30 @@ def observe(
     return quarantine, stopped.value.args[0]
 
 
-class Stop(Exception):
-    """A request that ends without having been spoken to its end: nothing clears it."""
+def read_with(quarantine: Quarantine, frontend: RemoteFrontend) -> Callable[[SynthesisRequest], Awaitable[object]]:
+    async def read(request: SynthesisRequest) -> object:
+        with quarantine.track(request):
+            return await frontend.read(request)
+
+    return read
 
 
-def generating(handle: Handle) -> Callable[[], Awaitable[object]]:
-    async def generate() -> list[int]:
-        stream = RemoteGenerator(handle).generate(make_prompt(), SamplingParams(), timeout_s=5)
-        async with aclosing(stream) as blocks:
-            return [one.first_step async for one in blocks]
+def generating(replicas: Replicas) -> Callable[[], Awaitable[object]]:
+    async def collect() -> bool:
+        async with aclosing(generate(replicas)) as blocks:
+            return is_whole([block async for block in blocks], samples=False)
 
-    return generate
+    return collect
 
 
-def whole() -> list[object]:
-    return [block(0), block(1, FinishReason.EOS)]
+def whole() -> Items:
+    return spoken([8], samples=False)
 
 
 def test_the_loss_of_a_machine_with_replicas_of_two_stages_quarantines_no_request():
     decoder = RemoteDecoder(Unary(gone(2), "traits"))
-    quarantine, results = observe(generating(Handle([block(0), gone(1)], whole())), decoder.traits)
-    assert results == [[0, 1], "traits"]
+    quarantine, results = observe(generating(Replicas([whole()[0], gone(1)], whole())), decoder.traits)
+    assert results == [True, "traits"]
     assert quarantine.quarantined == 0
 
 
@@ -232,15 +335,15 @@ def test_the_loss_of_a_machine_with_several_replicas_of_a_stage_quarantines_no_r
             for _ in range(pause):
                 await asyncio.sleep(0)
 
-    handles = [Handle([block(0), event, gone(number)], whole()) for event, (number, _) in zip(told, segments, strict=True)]
+    handles = [Replicas([whole()[0], event, gone(number)], whole()) for event, (number, _) in zip(told, segments, strict=True)]
     quarantine, results = observe(*(generating(handle) for handle in handles), tell)
-    assert results[:-1] == [[0, 1]] * len(segments)
+    assert results[:-1] == [True] * len(segments)
     assert quarantine.quarantined == 0
 
 
 @pytest.mark.parametrize("first", ["generator", "decoder"])
 def test_a_request_that_ended_two_replicas_of_a_stage_is_tried_no_more(first):
-    handle, later = Handle([gone(1)], [gone(2)]), Handle([gone(3)], whole())
+    handle, later = Replicas([gone(1)], [gone(2)]), Replicas([gone(3)], whole())
     answers = Unary(gone(1), gone(2), gone(3), "traits")
 
     async def work() -> None:
@@ -330,43 +433,6 @@ def test_only_the_death_of_a_replica_with_a_known_id_counts_against_a_request(er
     quarantine, results = observe(work, clock=lambda: next(passing))
     assert (results, quarantine.quarantined) == ([None], 0)
     assert answers.answers == []
-
-
-def sequence(cuts: list[Position]) -> list[StepBlock]:
-    """Returns a sequence cut at these positions; the value of each step and of each sample is its place."""
-    blocks = []
-    for begin, end in pairwise((Position(), *cuts)):
-        hidden = np.arange(begin.step, end.step, dtype=np.float32)[:, None]
-        samples = np.arange(begin.sample, end.sample, dtype=np.float32)
-        finish = FinishReason.EOS if end is cuts[-1] else None
-        blocks.append(
-            StepBlock(hidden, hidden.astype(np.int64), begin.step, finish, samples=samples, first_sample=begin.sample)
-        )
-    return blocks
-
-
-def cuts_of(steps: list[int], samples: list[int]) -> list[Position]:
-    return [*starmap(Position, zip(sorted(steps), sorted(samples), strict=False)), Position(20, 30)]
-
-
-cut = st.builds(cuts_of, st.lists(st.integers(0, 20), max_size=6), st.lists(st.integers(0, 30), max_size=6))
-
-
-@given(cut, cut, st.data())
-def test_two_tries_make_one_sequence(first, second, data):
-    """The second try makes the same steps and samples in other pieces; what the first one delivered is left out."""
-    heard = data.draw(st.integers(0, len(first) - 1))
-    delivered = sequence(first)[:heard]
-    position = delivered[-1].end if delivered else Position()
-    rest = [block.after(position) for block in sequence(second)]
-    kept = [*delivered, *(block for block in rest if not block.is_empty)]
-    assert np.concatenate([block.hidden[:, 0] for block in kept]).tolist() == list(range(20))
-    assert np.concatenate([block.samples for block in kept]).tolist() == list(range(30))
-    for block in kept:
-        assert len(block.hidden) == len(block.codes)
-        assert not len(block.hidden) or block.first_step == block.hidden[0, 0]
-        assert not len(block.samples) or block.first_sample == block.samples[0]
-    assert [block.finish is FinishReason.EOS for block in kept] == [False] * (len(kept) - 1) + [True]
 
 
 @pytest.mark.parametrize("error", [NonFiniteOutput("nan"), AtCapacity("full", retry_after_s=7.5), EngineDead("dead")])

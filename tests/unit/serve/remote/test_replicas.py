@@ -1,6 +1,7 @@
-"""Replicas: which ends count against a version, and what its probes report."""
+"""Replicas: which ends count against a version, what its probes report, and builds of one version that differ."""
 
 import asyncio
+import logging
 
 import pytest
 
@@ -14,7 +15,7 @@ from pipeline.errors import (
     StageUnavailable,
 )
 from serve.remote.pipelines import is_its_failure
-from serve.remote.replicas import fullest_gpu, is_well, trouble_in
+from serve.remote.replicas import Builds, fullest_gpu, is_well, trouble_in
 
 
 @pytest.mark.parametrize(
@@ -55,3 +56,38 @@ def test_the_fullest_gpu_counts_and_a_cpu_has_none():
     assert fullest_gpu([]) is None
     assert fullest_gpu([{"gpu_mem_percent": 0.0}, {"gpu_mem_percent": None}]) == 0.0
     assert fullest_gpu([{"gpu_mem_percent": 12.5}, {"gpu_mem_percent": 80.1}]) == 80.1
+
+
+# Builds: replicas of one version that would sound different are named, once per change.
+
+
+def replicas(*fingerprints: str) -> list[dict[str, str]]:
+    return [{"fingerprint": one} for one in fingerprints]
+
+
+def test_replicas_that_differ_are_named_and_counted_and_logged_once_per_change(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    builds = Builds()
+    builds.told("AcousticModel", replicas("native", "native"))
+    assert (builds.differing, builds.count(["AcousticModel"]), caplog.records) == ({}, 1, [])
+    for _ in range(3):
+        builds.told("AcousticModel", replicas("torch", "native", "native"))
+    assert builds.differing == {"AcousticModel": {"native": 2, "torch": 1}}
+    assert (builds.count(["TextNormalizer", "AcousticModel"]), builds.count(["TextNormalizer"])) == (2, 1)
+    builds.told("AcousticModel", replicas("torch", "native"))
+    (line,) = caplog.records
+    assert (line.levelname, "replicas of AcousticModel differ" in line.message) == ("WARNING", True)
+    assert "{'native': 2, 'torch': 1}" in line.message
+    builds.told("AcousticModel", [])
+    assert builds.differing, "no answer says nothing"
+    builds.told("AcousticModel", replicas("torch"))
+    assert builds.differing == {}
+    assert "replicas of AcousticModel are alike again" in caplog.text
+    builds.told("AcousticModel", replicas("torch", "native"))
+    assert len(caplog.records) == 3
+
+
+def test_a_replica_of_the_release_before_which_tells_no_fingerprint_does_not_count():
+    builds = Builds()
+    builds.told("Vocoder", [{}, {"fingerprint": "native"}])
+    assert (builds.differing, builds.count(["Vocoder"])) == ({}, 1)

@@ -5,10 +5,13 @@ import logging
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.errors import AtCapacity, DeadlineExceeded, Draining, EngineDead, NotCached, StageAsleep
 from pipeline.types import CacheMode, CacheResult, SynthesisRequest
@@ -24,6 +27,7 @@ from serve.speech.job import RequestContext
 from serve.speech.schemas.speech import SpeechBody
 from serve.speech.services import SpeechServices
 from serve.speech.speak import ClientLeft, open_speech
+from serve.speech.subtitles import Cue, lasting, written
 from tests.support.fakes import CHUNK, RecordingObserver, Speaker, make_speech_services, sine
 
 SAMPLE_RATE = 24_000
@@ -68,7 +72,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_audio_is_the_same_and_so_are_metrics_and_log(stream: bool, caplog):
     caplog.set_level(logging.INFO)
-    entry = EntryPoint()
+    entry = EntryPoint(Speaker(first_pause_s=0.05))
     began, *pieces, ended = entry.say(seed=7, stream=stream)
     heard = np.frombuffer(b"".join(pieces), "<i2").astype(np.float32) / 32767
     assert (began, ended) == (b"<bypass 7>", b"<46 1>")
@@ -76,7 +80,8 @@ def test_the_audio_is_the_same_and_so_are_metrics_and_log(stream: bool, caplog):
     assert len(pieces) == (5 if stream else 1)
     (stats,) = entry.observer.replies
     assert (stats.outcome, stats.code, stats.streamed, stats.characters) == (Outcome.DONE, "", stream, 12)
-    assert (stats.audio_s, stats.first_audio_s is not None) == (5 * CHUNK / SAMPLE_RATE, True)
+    assert (stats.audio_s, stats.stalled_s) == (5 * CHUNK / SAMPLE_RATE, 0)
+    assert 0.05 <= stats.first_audio_s <= stats.took_s
     assert entry.observer.in_flight == [1, 0]
     received, finished = logged(caplog)
     assert (received["event"], received["key"], received["characters"]) == ("received", "some-key", 12)
@@ -210,50 +215,58 @@ def test_cache_entries_belong_to_the_caller():
     assert (cache.mode, cache.tenant) == (CacheMode.DEFAULT, "some-key")
 
 
-def test_time_limits_hold():
-    entry = EntryPoint(Speaker(first_pause_s=3600), LimitsConfig(first_audio_timeout_s=0.05))
-    with pytest.raises(DeadlineExceeded, match="no audio"):
-        entry.say()
-    entry = EntryPoint(Speaker(pause_s=3600), LimitsConfig(chunk_timeout_s=0.05))
-    with pytest.raises(DeadlineExceeded, match="no further audio"):
-        entry.say()
-    entry = EntryPoint(Speaker(pause_s=3600), LimitsConfig(total_timeout_s=0.05))
-    with pytest.raises(DeadlineExceeded, match="total_timeout_s"):
+@pytest.mark.parametrize(
+    ("speaker", "limit", "words"),
+    [
+        ({"first_pause_s": 3600}, {"first_audio_timeout_s": 0.05}, "no audio"),
+        ({"pause_s": 3600}, {"chunk_timeout_s": 0.05}, "no further audio"),
+        ({"pause_s": 3600}, {"total_timeout_s": 0.05}, "total_timeout_s"),
+    ],
+)
+def test_time_limits_hold(speaker: dict[str, Any], limit: dict[str, float], words: str):
+    entry = EntryPoint(Speaker(**speaker), LimitsConfig(**limit))
+    with pytest.raises(DeadlineExceeded, match=words):
         entry.say()
     assert (entry.speaker.closed, entry.services.admission.in_flight) == (1, 0)
 
 
-@pytest.mark.parametrize(("fails_at", "outcome"), [(0, Outcome.REFUSED), (2, Outcome.CUT)])
-def test_a_failure_is_refused_or_cut(fails_at: int, outcome: Outcome):
-    entry = EntryPoint(Speaker(fails_at=fails_at, error=EngineDead("dead")))
-    with pytest.raises(EngineDead):
-        entry.say()
-    (stats,) = entry.observer.replies
-    assert (stats.outcome, stats.code, len(entry.written)) == (outcome, "engine_dead", 3 if fails_at else 0)
-
-
-def test_a_door_whose_client_leaves_closes_the_voice(caplog):
+@pytest.mark.parametrize(
+    ("speaker", "write_error", "outcome", "code", "chunks"),
+    [
+        ({"fails_at": 0, "error": EngineDead("dead")}, None, Outcome.REFUSED, "engine_dead", 0),
+        ({"fails_at": 2, "error": EngineDead("dead")}, None, Outcome.CUT, "engine_dead", 2),
+        ({"chunks": None}, ClientLeft(), Outcome.LEFT, "", 0),
+        ({"chunks": None}, RuntimeError("canary"), Outcome.CUT, "internal_error", 0),
+    ],
+)
+def test_every_end_is_measured_and_logged_once_and_closes_the_voice(
+    speaker: dict[str, Any], write_error: Exception | None, outcome: Outcome, code: str, chunks: int, caplog
+):
     caplog.set_level(logging.INFO)
-    entry = EntryPoint(Speaker(chunks=None))
+    entry, written = EntryPoint(Speaker(**speaker)), list[bytes]()
 
-    def leave(data: bytes) -> None:
-        raise ClientLeft
+    def write(data: bytes) -> None:
+        if write_error is not None:
+            raise write_error
+        written.append(data)
 
-    with pytest.raises(ClientLeft):
-        asyncio.run(say(entry.services, "Hello.", leave, entry.caller))
-    assert (entry.observer.replies[0].outcome, entry.speaker.closed) == (Outcome.LEFT, 1)
-    assert logged(caplog)[-1]["outcome"] == "left"
+    with pytest.raises(type(write_error or speaker["error"])):
+        asyncio.run(say(entry.services, "Hello.", write, entry.caller))
+    (stats,) = entry.observer.replies
+    assert (stats.outcome, stats.code, len(written)) == (outcome, code, chunks and chunks + 1)
+    if write_error is None:
+        assert stats.audio_s == chunks * CHUNK / SAMPLE_RATE
+    assert (entry.speaker.opened, entry.services.admission.in_flight) == (entry.speaker.closed, 0)
+    line = logged(caplog)[-1]
+    assert (line["event"], line["outcome"], line.get("code", "")) == ("finished", outcome, code)
+    assert ("ttfb_s" in line) == (outcome is not Outcome.REFUSED)
 
 
-def test_a_door_that_breaks_is_a_cut():
-    entry = EntryPoint(Speaker(chunks=None))
-
-    def fail(data: bytes) -> None:
-        raise RuntimeError("canary")
-
-    with pytest.raises(RuntimeError):
-        asyncio.run(say(entry.services, "Hello.", fail, entry.caller))
-    assert (entry.observer.replies[0].outcome, entry.observer.replies[0].code) == (Outcome.CUT, "internal_error")
+@pytest.mark.slow
+def test_a_pause_longer_than_the_audio_so_far_is_a_stall():
+    entry = EntryPoint(Speaker(chunks=3, pause_s=0.4))
+    entry.say()
+    assert entry.observer.replies[0].stalled_s > 0.3
 
 
 def test_who_comes_while_a_stage_sleeps_is_not_charged_and_may_come_back():
@@ -281,3 +294,31 @@ def test_what_it_waited_for_a_stage_is_taken_from_the_time_to_its_first_audio():
     entry.say(deadline_ms=60_000)
     (request,) = entry.speaker.requests
     assert request.scheduling.first_audio_s == 20.0
+
+
+# Subtitles: every cue lasts, whatever the model swallowed.
+
+
+TIMES = st.lists(st.sampled_from([0.0, 0.0, 0.0004, 0.5, 3.0]), min_size=1, max_size=12)
+
+
+@given(TIMES, st.floats(0, 5000))
+def test_every_cue_lasts_and_none_overlaps(lengths, begin):
+    shown, start = [], begin
+    for number, length in enumerate(lengths):
+        shown.append(Cue(start, start + length, f"cue {number}"))
+        start += length
+    found = lasting(shown)
+    assert [cue.text for cue in found] == [cue.text for cue in shown]
+    for cue in found:
+        stamps = written([cue], "vtt").splitlines()[2].split(" --> ")
+        assert stamps[0] < stamps[1], "in the file's own milliseconds"
+    assert all(before.end <= after.start + 1e-6 for before, after in pairwise(found))
+    if any(length >= 0.5 for length in lengths):
+        assert found[0].start == begin
+        assert found[-1].end == pytest.approx(start, abs=1e-6)
+
+
+def test_cues_that_last_keep_their_times():
+    shown = [Cue(0.0, 0.1 + 0.2, "a"), Cue(0.7, 1.1, "b")]
+    assert lasting(shown) == shown

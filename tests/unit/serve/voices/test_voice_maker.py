@@ -1,14 +1,28 @@
-"""Voice maker: voices from blends, embeddings and recordings, over HTTP."""
+"""Voices from blends, embeddings and recordings, over HTTP; previews, similar seeds, and a process without descriptors."""
 
+import asyncio
+import io
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import soundfile
 
+from pipeline.types import AudioChunk, SynthesisRequest
 from pipeline.voices.seeds import draw_embedding
 from pipeline.voices.strings import decode_embedding, encode_embedding
+from serve.access.caller import ANONYMOUS_CALLER
+from serve.config.app_config import VoicesConfig
+from serve.voices.voice_service import VoiceService
+from tests.support.fakes import Speaker, StepCounter
 from tests.support.live_server import Live, serving
-from tests.support.recordings import SAID, written
+from tests.support.recordings import SAID, spoken, written
 from tests.support.voice_routes import WIDTH, clone, refused, services_with, voices
 
 
@@ -99,3 +113,120 @@ def test_cloning_is_off_unless_it_is_switched_on(tmp_path: Path):
     with serving(services_with(str(tmp_path / "store.sqlite"))) as live:
         refused(clone(live, b"RIFF"), 403, "clone_disabled")
         refused(live.speak(voice="emb:一"), 400, "invalid_request")
+
+
+# Previews.
+
+
+def test_a_voice_is_previewed_in_a_language_the_checkpoint_speaks():
+    heard: list[str] = []
+
+    async def stream(request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+        heard.append(request.text)
+        async with aclosing(Speaker().stream(request)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    library = SimpleNamespace(
+        find=lambda name: SimpleNamespace(record=SimpleNamespace(languages=("zh",))), canonical=str, preview=lambda stored: None
+    )
+    make = partial(VoiceService, library, VoicesConfig(), stream, StepCounter(), model="m", max_prompt=999)
+    for speaks in (("en",), ("zh", "en"), ("zh",)):
+        asyncio.run(make(speaks=speaks).sampler.preview("anna", ANONYMOUS_CALLER))
+    assert [text.isascii() for text in heard] == [True, False, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["anna", "anna@1", "alloy", "seed:3", "default", "blend:alloy(1)+ash(1)"])
+def test_every_voice_has_a_preview_and_a_score(live: Live, name: str):
+    voices(live, "POST", json={"name": "anna", "seed": 7})
+    heard = voices(live, path=f"/{name}/preview")
+    assert heard.headers["Content-Type"] == "audio/mpeg"
+    samples, rate = soundfile.read(io.BytesIO(heard.content))
+    assert rate == 24_000
+    assert np.abs(samples).max() > 0.01
+    score = voices(live, "POST", f"/{name}/score").json()
+    assert 0 <= score["stability"] <= 1
+    if name.startswith("anna"):
+        assert voices(live, path="/anna").json()["stability"] == score["stability"]
+
+
+# Similar seeds.
+
+
+def test_random_voices_are_seeds_and_follow_wishes(live: Live):
+    plain = voices(live, "POST", "/random", json={"count": 3, "seed": 100}).json()["voices"]
+    assert [voice["id"] for voice in plain] == ["seed:100", "seed:101", "seed:102"]
+    near = voices(live, "POST", "/random", json={"count": 4, "seed": 5, "filter": {"like": "alloy"}}).json()["voices"]
+    far = voices(live, "POST", "/random", json={"count": 4, "seed": 5, "filter": {"unlike": "alloy"}}).json()["voices"]
+    assert min(voice["similarity"] for voice in near) > max(voice["similarity"] for voice in far)
+    assert voices(live, "POST", "/random", json={"count": 4, "seed": 5, "filter": {"like": "alloy"}}).json()["voices"] == near
+    assert live.speak(voice=near[0]["id"]).status_code == 200
+    refused(voices(live, "POST", "/random", json={"count": 51}), 400, "out_of_range")
+    refused(voices(live, "POST", "/random", json={"filter": {"like": "alloy", "unlike": "ash"}}), 400, "conflicting_fields")
+
+
+# 256 file descriptors, and then none: what starts processes and opens files says so and goes on afterwards.
+
+
+ROOT = Path(__file__).resolve().parents[4]
+
+# A process of its own: its limit is for good. On the event loop that replicas run on.
+SCRIPT = """
+import asyncio, os, resource, sys
+from pathlib import Path
+
+import uvloop
+
+from pipeline.errors import AtCapacity, EngineDead, SynthesisError
+from pipeline.text.isolation.frontend import IsolatedFrontend
+from pipeline.types import SynthesisRequest
+from serve.voices.voice_maker import UploadReader
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+recording = Path(sys.argv[1]).read_bytes()
+
+
+def take_all():
+    held = []
+    try:
+        while True:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        return held
+
+
+async def main():
+    front = IsolatedFrontend(Path(sys.argv[2]), max_prompt=192, max_steps=500)
+    reader = UploadReader()
+    request = SynthesisRequest("r", "Hello there.", "default", timeout_s=60)
+    held = take_all()
+    for asking, kind in ((lambda: front.read(request), EngineDead), (lambda: reader.read(recording), AtCapacity)):
+        for _ in range(2):
+            try:
+                await asyncio.wait_for(asking(), 60)
+                raise SystemExit("it needs no descriptor?")
+            except SynthesisError as error:
+                assert isinstance(error, kind), repr(error)
+    for number in held:
+        os.close(number)
+    for _ in range(40):  # nothing was left open by those that failed
+        await front.read(request)
+    for _ in range(3):
+        await reader.read(recording)
+    assert len(os.listdir("/proc/self/fd")) < 60
+    print("held", flush=True)
+
+
+uvloop.run(main())
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_without_a_free_descriptor_a_sentence_comes_and_later_everything_goes_on(tmp_path: Path, taught_root: Path):
+    recording = tmp_path / "me.wav"
+    recording.write_bytes(written(*spoken(SAID, tmp_path)))
+    command = [sys.executable, "-c", SCRIPT, str(recording), str(taught_root)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=250)
+    assert done.stdout == "held\n", done.stderr

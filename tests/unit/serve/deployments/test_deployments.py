@@ -1,4 +1,4 @@
-"""An ingress replica, built from its configuration over handles whose calls run here."""
+"""Replicas as they are built: an ingress over handles whose calls run here, its background tasks, a text stage's workers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,10 +12,14 @@ import pytest
 
 from pipeline.checkpoint.capabilities import ALL_CAPABILITIES
 from pipeline.engine.engine import EngineStats
-from pipeline.errors import StageAsleep
+from pipeline.errors import EngineDead, StageAsleep
+from pipeline.text.isolation.frontend import TextStats
 from pipeline.types import Prompt, SamplingParams
+from serve.app import exposure, exposure_of_this_cluster
 from serve.config.app_config import AppConfig, read_app_config
 from serve.deployments import ingress_setup
+from serve.deployments.background_tasks import Background, trouble_of
+from serve.deployments.text_normalizer import together
 from serve.http.services import Services
 from serve.speech.events import Finished
 from serve.speech.job import RequestContext
@@ -23,6 +27,11 @@ from serve.speech.schemas.speech import SpeechBody
 from serve.speech.speak import open_speech
 from tests.support.fakes import PromptMaker, StepMaker, ToneDecoder
 from tests.support.handles import Blocks, local_handle, text_handle, with_router
+
+
+@pytest.fixture(autouse=True)
+def _no_ray(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ingress_setup, "replica_info", lambda: {"replica": "r1", "gpus": []})
 
 
 def answering(value: object) -> Callable[[], Awaitable[object]]:
@@ -45,8 +54,7 @@ def handles(config: AppConfig) -> dict[str, object]:
     }
 
 
-def test_a_replica_is_built_speaks_its_first_words_and_names_its_work(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ingress_setup, "replica_info", lambda: {"replica": "r1", "gpus": []})
+def test_a_replica_is_built_speaks_its_first_words_and_names_its_work():
     config = read_app_config({"degrade": {"steps": []}})
 
     async def build() -> list[str]:
@@ -64,8 +72,7 @@ def test_a_replica_is_built_speaks_its_first_words_and_names_its_work(monkeypatc
     assert names == [*follows, "fingerprints", "silent stages", "jobs", "conversations"]
 
 
-def test_a_stage_that_sleeps_is_no_trouble_and_the_refused_wake_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ingress_setup, "replica_info", lambda: {"replica": "r1", "gpus": []})
+def test_a_stage_that_sleeps_is_no_trouble_and_the_refused_wake_it():
     config = read_app_config({"degrade": {"steps": []}})
     version, replicas, may_start = config.versions[0], dict[int, None](), asyncio.Event()
     deployed: dict[str, Any] = handles(config)
@@ -102,8 +109,7 @@ def test_a_stage_that_sleeps_is_no_trouble_and_the_refused_wake_it(monkeypatch: 
     asyncio.run(sleep_and_wake())
 
 
-def test_the_operators_status_has_what_the_page_shows(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ingress_setup, "replica_info", lambda: {"replica": "r1", "gpus": []})
+def test_the_operators_status_has_what_the_page_shows():
     grafana = "https://grafana.example/d/chattts"
     config = read_app_config({"http": {"grafana": grafana}})
 
@@ -122,3 +128,59 @@ def test_the_operators_status_has_what_the_page_shows(monkeypatch: pytest.Monkey
     (version,) = state["versions"].values()
     assert {"share", "state", "requests", "failed", "first_audio_s"} <= version.keys()
     assert {"slots", "slots_usable", "slots_used", "waiting", "round_s"} <= {field.name for field in fields(EngineStats)}
+
+
+@pytest.mark.parametrize("end", ["fails", "is cancelled", "ends"])
+def test_a_background_task_has_no_good_end_and_is_reported_by_name(end: str):
+    async def work() -> None:
+        await asyncio.sleep(0)
+        if end != "ends":
+            raise ValueError("a client's words") if end == "fails" else asyncio.CancelledError
+
+    async def run() -> None:
+        background = Background()
+        background.start("waits", asyncio.sleep(3600))
+        background.start("short", work())
+        background.check()
+        await asyncio.sleep(0.01)
+        with pytest.raises(EngineDead, match=r"short ended \(ValueError\)" if end == "fails" else "short") as dead:
+            background.check()
+        assert "words" not in dead.value.message
+
+    asyncio.run(run())
+
+
+def test_trouble_is_what_the_health_check_says():
+    def dead() -> None:
+        raise EngineDead("the loop has ended")
+
+    assert trouble_of(lambda: None) == ""
+    assert trouble_of(dead) == "the loop has ended"
+
+
+@pytest.mark.parametrize(
+    ("address", "requires_token", "is_exposed"),
+    [
+        ("192.0.2.2", False, True),
+        ("2001:db8::1", False, True),
+        ("192.0.2.2", True, False),
+        ("127.0.0.1", False, False),
+        ("::1", False, False),
+    ],
+)
+def test_the_risk_is_named_where_there_is_one(address: str, requires_token: bool, is_exposed: bool):
+    said = exposure(address, requires_token=requires_token)
+    assert (said is not None) == is_exposed
+    if said is not None:
+        assert f"any client that reaches {address} can run any code" in said
+        assert "RAY_AUTH_MODE=token" in said
+
+
+def test_without_a_cluster_there_is_nothing_to_say():
+    assert exposure_of_this_cluster() is None
+
+
+def test_several_text_workers_of_a_replica_are_reported_as_one():
+    one = TextStats(waiting=2, asked_s=0.5, answers=10, read_s=0.01, busy_s=3.0, restarts=1)
+    two = TextStats(waiting=1, asked_s=0.0, answers=5, read_s=0.02, busy_s=1.0, restarts=0)
+    assert together([one, two]) == TextStats(waiting=3, asked_s=0.5, answers=15, read_s=0.02, busy_s=4.0, restarts=1)
