@@ -4,7 +4,9 @@ Rings, each wider than the one before: `make check` runs the unit tests that are
 promise, `make test-all` what is marked `nightly` too.
 """
 
+import asyncio
 import gc
+import inspect
 import os
 from pathlib import Path
 
@@ -54,6 +56,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(CLUSTER_TIMEOUT_S))
         ranks[item] = ORDER.index(folder if folder in ORDER else kind)
     items.sort(key=ranks.__getitem__)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test that is a coroutine, in a loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 def pytest_collection_finish() -> None:

@@ -10,6 +10,7 @@ from pipeline.store.store import Store
 from serve.access.api_keys import KeyRing, Quota, Scope
 from serve.access.authentication import Authenticator, local_peer_check
 from serve.config.hosts import is_loopback
+from serve.config.keys import Openness
 from serve.http.api import create_api, route_access
 from tests.support.fakes import Speaker, make_services
 from tests.support.guarded import LOOPBACK, add, guarded, ring_of, speak, status
@@ -37,6 +38,22 @@ def test_what_a_proxy_claims_denies_access_and_never_grants_it(store: Store, nam
     )
 
 
+@pytest.mark.parametrize(
+    ("is_open", "peer", "unread", "none_yet"),
+    [
+        ("until_first_key", LOOPBACK, "store_unavailable", "in"),
+        (None, LOOPBACK, "store_unavailable", "in"),
+        (False, LOOPBACK, "store_unavailable", "no_keys_configured"),
+        (True, "8.8.8.8", "in", "in"),
+    ],
+)
+def test_before_the_first_key_and_before_the_store_was_read(
+    store: Store, is_open: Openness, peer: str, unread: str, none_yet: str
+):
+    assert status(Authenticator(KeyRing(store), is_open=is_open), peer) == unread
+    assert status(Authenticator(ring_of(store), is_open=is_open), peer) == none_yet
+
+
 def test_behind_haproxy_every_peer_looks_local_so_the_listening_address_decides():
     own = ("10.1.2.3",)
     assert local_peer_check(listens="0.0.0.0", behind_proxy=False, own=own) is is_loopback
@@ -46,16 +63,6 @@ def test_behind_haproxy_every_peer_looks_local_so_the_listening_address_decides(
     assert inside(LOOPBACK)
     assert inside("10.1.2.3"), "HAProxy of this machine"
     assert not inside("10.1.2.4"), "straight to the replica's port, beside HAProxy"
-
-
-def test_a_store_that_was_never_read_refuses_every_request(store: Store):
-    assert status(Authenticator(KeyRing(store)), LOOPBACK) == "store_unavailable"
-    assert status(Authenticator(KeyRing(store), is_open=False), LOOPBACK) == "store_unavailable"
-    assert status(Authenticator(KeyRing(store), is_open=True), "8.8.8.8") == "in"
-
-
-def test_keys_only_is_keys_only_before_there_is_one_too(store: Store):
-    assert status(Authenticator(ring_of(store), is_open=False), LOOPBACK) == "no_keys_configured"
 
 
 # With keys.
@@ -95,18 +102,12 @@ def test_a_route_that_changes_or_costs_something_takes_one_scope():
         assert method == "GET" or (wanted is not None and len(wanted) == 1), f"{method} {path}"
 
 
-def test_a_key_does_what_its_scopes_say(store: Store):
+def test_a_scope_that_is_missing_is_named_with_the_key(store: Store):
     key, key_id = add(store, scopes=(Scope.TEXT,))
     with guarded(Authenticator(ring_of(store))) as live:
         reply = speak(live, **{"X-API-Key": key})
         assert (reply.status_code, reply.json()["error"]["code"]) == (403, "scope_missing")
         assert key_id in reply.json()["error"]["message"]
-        headers = {"X-API-Key": key}
-        assert requests.get(f"{live.url}/v1/models", headers=headers, timeout=60).status_code == 200
-        text = {"input": "One."}
-        assert requests.post(f"{live.url}/v1/text/normalize", json=text, headers=headers, timeout=60).status_code == 200
-        assert requests.post(f"{live.url}/v1/text/refine", json=text, headers=headers, timeout=60).status_code == 403
-        assert requests.post(f"{live.url}/admin/anything", headers=headers, timeout=60).status_code == 403
 
 
 def test_no_key_is_in_a_log_or_a_reply(store: Store, caplog: pytest.LogCaptureFixture):
@@ -142,15 +143,5 @@ def test_characters_of_the_day_are_taken_whole_or_not_at_all(store: Store):
     with guarded(Authenticator(ring_of(store))) as live:
         replies = [speak(live, **{"X-API-Key": key}) for _ in range(3)]  # 12 characters each
     assert [reply.status_code for reply in replies] == [200, 200, 429]
-    assert replies[-1].json()["error"]["code"] == "quota_exceeded"
-    assert replies[-1].headers["x-should-retry"] == "false"
+    assert (replies[-1].json()["error"]["code"], replies[-1].headers["x-should-retry"]) == ("quota_exceeded", "false")
     assert 0 < int(replies[-1].headers["Retry-After"]) <= 86_400
-
-
-def test_audio_is_counted_as_it_is_made(store: Store):
-    key, _ = add(store, quota=Quota(requests_per_s=None, audio_s_a_minute=1.5))
-    with guarded(Authenticator(ring_of(store))) as live:
-        replies = [speak(live, **{"X-API-Key": key}) for _ in range(3)]  # a second each
-    assert [reply.status_code for reply in replies] == [200, 200, 429]
-    assert replies[-1].json()["error"]["code"] == "quota_exceeded"
-    assert 10 <= int(replies[-1].headers["Retry-After"]) <= 21, "half a second too much, at 1.5 s a minute"

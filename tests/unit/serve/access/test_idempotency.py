@@ -81,39 +81,33 @@ def test_within_its_time_a_key_stands_for_one_body_of_one_tenant(events):
             twin[tenant, key] = (now[0] + ttl, number)
 
 
-def test_a_key_that_was_released_is_free_and_their_number_is_bounded():
-    async def play() -> None:
-        idempotency = Idempotency()
-        assert not await idempotency.is_repeated("t", "k", b"{}")
-        await idempotency.release("t", "k")
-        assert not await idempotency.is_repeated("t", "k", b"[]")
-        for index in range(MOST_KEYS + 5):
-            await idempotency.is_repeated("t", str(index), b"{}")
-        assert len(idempotency._own) == MOST_KEYS
-
-    asyncio.run(play())
+async def test_a_key_that_was_released_is_free_and_their_number_is_bounded():
+    idempotency = Idempotency()
+    assert not await idempotency.is_repeated("t", "k", b"{}")
+    await idempotency.release("t", "k")
+    assert not await idempotency.is_repeated("t", "k", b"[]")
+    for index in range(MOST_KEYS + 5):
+        await idempotency.is_repeated("t", str(index), b"{}")
+    assert len(idempotency._own) == MOST_KEYS
 
 
-def test_a_charge_is_known_of_the_body_it_was_for_even_if_the_key_was_released():
-    async def play() -> None:
-        idempotency = Idempotency()
-        assert not await idempotency.is_charged("t", "k", b"{}")
-        assert not await idempotency.note_charge("t", "k", b"{}")
-        assert await idempotency.is_charged("t", "k", b"{ }")
-        assert await idempotency.note_charge("t", "k", b"{}")
-        assert not await idempotency.is_charged("other", "k", b"{}")
-        await idempotency.release("t", "k")
-        assert not await idempotency.is_charged("t", "k", b"[]"), "another body is not paid by it"
-        with pytest.raises(ApiError):
-            await idempotency.note_charge("t", "k", b"[]")
-
-    asyncio.run(play())
+async def test_a_charge_is_known_of_the_body_it_was_for_even_if_the_key_was_released():
+    idempotency = Idempotency()
+    assert not await idempotency.is_charged("t", "k", b"{}")
+    assert not await idempotency.note_charge("t", "k", b"{}")
+    assert await idempotency.is_charged("t", "k", b"{ }")
+    assert await idempotency.note_charge("t", "k", b"{}")
+    assert not await idempotency.is_charged("other", "k", b"{}")
+    await idempotency.release("t", "k")
+    assert not await idempotency.is_charged("t", "k", b"[]"), "another body is not paid by it"
+    with pytest.raises(ApiError):
+        await idempotency.note_charge("t", "k", b"[]")
 
 
-def test_replicas_agree_through_redis_and_go_on_without_it(tmp_path: Path):
+async def test_replicas_agree_through_redis_and_go_on_without_it(tmp_path: Path):
     server = RedisServer(tmp_path)
 
-    async def play() -> None:
+    try:
         stores = [open_store(server.url) for _ in range(2)]
         one, two = (Idempotency(StoreClaims(store), 60) for store in stores)
         fresh = partial(Idempotency, StoreClaims(stores[1]), 60)
@@ -132,9 +126,6 @@ def test_replicas_agree_through_redis_and_go_on_without_it(tmp_path: Path):
             await one.is_repeated("t", "later", b"[]")
         for store in stores:
             store.close()
-
-    try:
-        asyncio.run(play())
     finally:
         server.kill()
 
@@ -156,44 +147,38 @@ def test_no_owner_loses_a_claim_of_its_share_to_others(events: list[tuple[str, i
         assert all(places.get(each, now) is None for each in ends if each not in live)
 
 
-def test_the_keys_of_others_push_out_no_key_that_is_paid(tmp_path: Path):
+async def test_the_keys_of_others_push_out_no_key_that_is_paid(tmp_path: Path):
     claims = StoreClaims(SqliteStore(tmp_path / "store.sqlite"), records=1)
 
-    async def play() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(claims_module, "PLACES", 4)
+        patch.setattr(claims_module, "ANSWER_TIMEOUT_S", 60.0)  # of a busy machine
         paid, others = Idempotency(claims), Idempotency(claims)
         await paid.note_charge("anna", "order", b"{}")
         for number in range(8):
             await others.is_repeated("bert", str(number), b"{}")
         assert await Idempotency(claims).is_charged("anna", "order", b"{}")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(claims_module, "PLACES", 4)
-        patch.setattr(claims_module, "ANSWER_TIMEOUT_S", 60.0)  # of a busy machine
-        asyncio.run(play())
-
 
 @pytest.mark.parametrize(
     "content",
     [b"", b"{}", b"7", b"[1]", b'["k", "soon", "00"]', b'["k", 9e9, "00"]', b'[["k", 9e9, "xx"]]', b'[["k", 9e9, 1]]', b"\xff"],
 )
-def test_a_claim_that_cannot_be_read_is_nobodys(tmp_path: Path, content: bytes):
+async def test_a_claim_that_cannot_be_read_is_nobodys(tmp_path: Path, content: bytes):
     store = SqliteStore(tmp_path / "store.sqlite")
     claims = StoreClaims(store, records=1)
     store.put(claims_module.NAMESPACE, "0", content, replaces=0, keeps=1)
 
-    async def play() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(claims_module, "ANSWER_TIMEOUT_S", 60.0)  # of a busy machine
         assert await claims.claimed("k") is None
         await claims.release("k")
         assert await claims.claim("k", b"one", 60.0) == b"one"
         assert await claims.claimed("k") == b"one"
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(claims_module, "ANSWER_TIMEOUT_S", 60.0)  # of a busy machine
-        asyncio.run(play())
-
 
 @pytest.mark.parametrize("before", [None, b"another"])
-def test_of_two_replicas_that_claim_at_once_one_is_the_first(tmp_path: Path, before: bytes | None):
+async def test_of_two_replicas_that_claim_at_once_one_is_the_first(tmp_path: Path, before: bytes | None):
     """Both have read before either writes; a record that another name had is no other case than none."""
     place, both_have_read = tmp_path / "store.sqlite", threading.Barrier(2)
 
@@ -207,14 +192,11 @@ def test_of_two_replicas_that_claim_at_once_one_is_the_first(tmp_path: Path, bef
                 both_have_read.wait(timeout=60)
             return found
 
-    async def play() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(claims_module, "ANSWER_TIMEOUT_S", 60.0)  # of a busy machine
         if before is not None:
             await StoreClaims(SqliteStore(place), records=1).claim("another", before, 60.0)
         claims = [StoreClaims(Meeting(place), records=1) for _ in range(2)]
         first, second = await asyncio.gather(claims[0].claim("k", b"one", 60.0), claims[1].claim("k", b"two", 60.0))
         assert first == second
         assert first in (b"one", b"two")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(claims_module, "ANSWER_TIMEOUT_S", 60.0)  # of a busy machine
-        asyncio.run(play())

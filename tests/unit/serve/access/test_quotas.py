@@ -1,4 +1,4 @@
-"""Quotas: nobody gets more than their key allows, counted alone, together, or with Redis away."""
+"""What a key and a replica admit: quotas, charges that are kept or given back, and requests that are inside at once."""
 
 import asyncio
 
@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.errors import AtCapacity, Draining
+from serve.access.admission import AdmissionLimiter
 from serve.access.api_keys import Quota
-from serve.access.quotas import Charge, LocalQuotas, portion
+from serve.access.caller import Caller
+from serve.access.quotas import Charge, LocalQuotas, QuotaDecision, portion
 from tests.support.clock import HeldClock
 
 rates = st.builds(Quota, requests_per_s=st.floats(0.5, 50), burst=st.integers(1, 30), streams=st.none())
@@ -104,3 +107,102 @@ def test_a_clock_that_jumps_locks_no_key_out(jump_s: float):
         assert (written.refusal, 0 < written.retry_after_s <= 86_400) == ("quota_exceeded", True)
     clock.now += 1.0
     assert not asyncio.run(quotas.acquire("key", quota, None)).refusal
+
+
+# Charges: whatever is cancelled meanwhile.
+
+
+STEPS = 3  # of a store whose answer takes so many turns of the loop
+
+
+class RemoteQuotas(LocalQuotas):
+    """Counts at once; its answers come some turns of the loop later, as those of a store do."""
+
+    async def charge_characters(self, key: str, quota: Quota, characters: int, token: str = "") -> QuotaDecision:
+        decision = await super().charge_characters(key, quota, characters, token)
+        for _ in range(STEPS):
+            await asyncio.sleep(0)
+        return decision
+
+
+@pytest.mark.parametrize("turns", range(STEPS + 6))
+@pytest.mark.parametrize("keeps", [False, True])
+async def test_a_charge_is_kept_or_given_back_wherever_it_is_cancelled(turns: int, keeps: bool):
+    caller = Caller("anna", quota=Quota(characters_a_day=100), quotas=RemoteQuotas())
+    kept = False
+
+    async def work() -> None:
+        nonlocal kept
+        async with caller.charged(12) as charge:
+            await asyncio.sleep(0)
+            if keeps:
+                charge.keep()
+                kept = True
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(work())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    for _ in range(STEPS + 6):
+        await asyncio.sleep(0)  # an answer may still be on its way
+    assert await caller.characters_today() == (12 if kept else 0)
+
+
+# Requests inside at once, and when a refused one may come back.
+
+
+def test_a_closed_limiter_admits_nothing_and_cuts_nothing_short():
+    admission = AdmissionLimiter(2)
+    with admission.acquire():
+        assert admission.close() == 1
+        with pytest.raises(Draining), admission.acquire():
+            pass
+        assert admission.close() == 1
+    assert admission.close() == 0
+
+
+def test_what_continues_is_admitted_to_a_closed_limiter_while_there_is_room():
+    admission = AdmissionLimiter(1)
+    admission.close()
+    with pytest.raises(Draining):
+        admission.check()
+    with admission.acquire(continues=True), pytest.raises(AtCapacity):
+        admission.check(continues=True)
+    assert admission.in_flight == 0
+
+
+def test_admission_counts_and_gives_places_back():
+    admission = AdmissionLimiter(2)
+    with admission.acquire(), admission.acquire():
+        with pytest.raises(AtCapacity), admission.acquire():
+            pass
+        assert admission.in_flight == 2
+    assert admission.in_flight == 0
+    with pytest.raises(ValueError, match="inside"), admission.acquire():
+        raise ValueError("inside")
+    assert admission.in_flight == 0
+
+
+def test_waiting_times_follow_how_long_requests_stay():
+    clock = HeldClock(0.0)
+    admission = AdmissionLimiter(4, clock=clock)
+    for _ in range(50):
+        with admission.acquire():
+            clock.now += 10.0
+    assert admission.mean_duration_s == pytest.approx(10.0, rel=0.01)
+    assert admission.retry_after_s() == pytest.approx(2.5, rel=0.01)
+
+
+def test_refused_requests_get_increasing_times_to_try_again():
+    admission = AdmissionLimiter(1)
+    waits = []
+    with admission.acquire():
+        for _ in range(100):
+            with pytest.raises(AtCapacity) as refusal, admission.acquire():
+                pass
+            waits.append(refusal.value.retry_after_s)
+    assert waits == sorted(waits)
+    assert waits[1] > waits[0]
+    assert waits[-1] == 60.0

@@ -129,64 +129,55 @@ def test_redis_counts_as_the_process_does(running: RedisServer, actions):
     asyncio.run(ask())
 
 
-def test_replicas_share_one_count(server: RedisServer):
-    async def ask() -> None:
-        counters = [RedisQuotas(server.url, LocalQuotas(lambda: 3)) for _ in range(3)]
-        decisions = await asyncio.gather(*(counters[number % 3].acquire("key", SLOW, None) for number in range(30)))
-        assert sum(not decision.refusal for decision in decisions) == SLOW.burst
-        entered = await asyncio.gather(*(counters[number % 3].acquire("other", STREAMS, f"p{number}") for number in range(9)))
-        assert sum(not decision.refusal for decision in entered) == STREAMS.streams
-        written = await asyncio.gather(*(counters[number % 3].charge_characters("key", SLOW, 300) for number in range(9)))
-        assert sum(not decision.refusal for decision in written) == 3
-        for counter in counters:
-            await counter.close()
-
-    asyncio.run(ask())
+async def test_replicas_share_one_count(server: RedisServer):
+    counters = [RedisQuotas(server.url, LocalQuotas(lambda: 3)) for _ in range(3)]
+    decisions = await asyncio.gather(*(counters[number % 3].acquire("key", SLOW, None) for number in range(30)))
+    assert sum(not decision.refusal for decision in decisions) == SLOW.burst
+    entered = await asyncio.gather(*(counters[number % 3].acquire("other", STREAMS, f"p{number}") for number in range(9)))
+    assert sum(not decision.refusal for decision in entered) == STREAMS.streams
+    written = await asyncio.gather(*(counters[number % 3].charge_characters("key", SLOW, 300) for number in range(9)))
+    assert sum(not decision.refusal for decision in written) == 3
+    for counter in counters:
+        await counter.close()
     assert redis.Redis.from_url(server.url).zcard("{chattts:quota:other}:streams") == 0
 
 
 @pytest.mark.parametrize(
     "order", ["charge, settle", "settle", "settle, charge", "charge, refund, settle", "charge, settle, refund"]
 )
-def test_a_charge_of_a_process_that_died_is_taken_back_once(server: RedisServer, order: str):
-    async def ask() -> None:
-        dead, *others = (RedisQuotas(server.url, LocalQuotas()) for _ in range(3))
-        name = order.replace(", ", "-")
-        await others[0].charge_characters(name, SLOW, 500)
-        charge = Charge(300, today(), "token")
-        for act in order.split(", "):
-            if act == "charge":
-                assert not (await dead.charge_characters(name, SLOW, 300, "token")).refusal
-            elif act == "refund":
-                dead.refund_characters(name, SLOW, charge)
-            for each in others if act == "settle" else ():
-                each.settle_characters(name, SLOW, charge)
-            for each in (dead, *others):
-                await each.renew()
-        assert [await each.characters_today(name) for each in (dead, *others)] == [500] * 3
+async def test_a_charge_of_a_process_that_died_is_taken_back_once(server: RedisServer, order: str):
+    dead, *others = (RedisQuotas(server.url, LocalQuotas()) for _ in range(3))
+    name = order.replace(", ", "-")
+    await others[0].charge_characters(name, SLOW, 500)
+    charge = Charge(300, today(), "token")
+    for act in order.split(", "):
+        if act == "charge":
+            assert not (await dead.charge_characters(name, SLOW, 300, "token")).refusal
+        elif act == "refund":
+            dead.refund_characters(name, SLOW, charge)
+        for each in others if act == "settle" else ():
+            each.settle_characters(name, SLOW, charge)
         for each in (dead, *others):
-            await each.close()
+            await each.renew()
+    assert [await each.characters_today(name) for each in (dead, *others)] == [500] * 3
+    for each in (dead, *others):
+        await each.close()
 
-    asyncio.run(ask())
 
-
-def test_a_refused_or_left_request_leaves_no_permit(server: RedisServer):
-    async def ask() -> None:
-        quotas = RedisQuotas(server.url, LocalQuotas())
-        for turns in range(20):
-            task = asyncio.create_task(quotas.acquire("key", STREAMS, f"p{turns}"))
-            for _ in range(turns):
-                await asyncio.sleep(0)  # a client may leave at any of them
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            quotas.release("key", f"p{turns}")
-        await asyncio.gather(*quotas._leaving)
-        await quotas.renew()
-        # A question overtaken by its own leaving may stand until its lease is over; nothing renews it.
-        assert quotas._permits == {}
-        await quotas.close()
-
-    asyncio.run(ask())
+async def test_a_refused_or_left_request_leaves_no_permit(server: RedisServer):
+    quotas = RedisQuotas(server.url, LocalQuotas())
+    for turns in range(20):
+        task = asyncio.create_task(quotas.acquire("key", STREAMS, f"p{turns}"))
+        for _ in range(turns):
+            await asyncio.sleep(0)  # a client may leave at any of them
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        quotas.release("key", f"p{turns}")
+    await asyncio.gather(*quotas._leaving)
+    await quotas.renew()
+    # A question overtaken by its own leaving may stand until its lease is over; nothing renews it.
+    assert quotas._permits == {}
+    await quotas.close()
 
 
 def set_clock_back(client: redis.Redis, seconds: float) -> None:
@@ -200,31 +191,28 @@ def set_clock_back(client: redis.Redis, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("jump_s", [3600.0, 86_400.0 * 365, -86_400.0])
-def test_a_redis_whose_clock_jumps_locks_no_key_out(server: RedisServer, jump_s: float):
+async def test_a_redis_whose_clock_jumps_locks_no_key_out(server: RedisServer, jump_s: float):
     client = redis.Redis.from_url(server.url)
     rate = Quota(requests_per_s=1.0, burst=100, streams=1, audio_s_a_minute=60.0)
 
-    async def ask() -> None:
-        dead, alive = RedisQuotas(server.url, LocalQuotas()), RedisQuotas(server.url, LocalQuotas())
-        await dead.acquire("key", rate, "of a process that has died")
-        alive.record_audio("key", rate, 100.0)  # forty seconds too much
-        await alive.renew()
-        before = await alive.acquire("key", rate, None)
-        assert before.refusal == "quota_exceeded"
-        set_clock_back(client, jump_s)
-        after = await alive.acquire("key", rate, None)
-        if jump_s < 0:  # Redis' clock went on, so that whatever was due is over; whoever counted it knows better
-            assert after.refusal == "quota_exceeded"
-        else:
-            assert after.refusal == "quota_exceeded"
-            assert 0 < after.retry_after_s <= before.retry_after_s + 1e-5  # what is due is kept in whole microseconds
-            (until,) = (score for _, score in client.zrange("{chattts:quota:key}:streams", 0, -1, withscores=True))
-            seconds, microseconds = client.time()
-            assert until - seconds - microseconds / 1e6 <= LEASE_S, "the dead give their permits back as soon as before"
-        await dead.close()
-        await alive.close()
-
-    asyncio.run(ask())
+    dead, alive = RedisQuotas(server.url, LocalQuotas()), RedisQuotas(server.url, LocalQuotas())
+    await dead.acquire("key", rate, "of a process that has died")
+    alive.record_audio("key", rate, 100.0)  # forty seconds too much
+    await alive.renew()
+    before = await alive.acquire("key", rate, None)
+    assert before.refusal == "quota_exceeded"
+    set_clock_back(client, jump_s)
+    after = await alive.acquire("key", rate, None)
+    if jump_s < 0:  # Redis' clock went on, so that whatever was due is over; whoever counted it knows better
+        assert after.refusal == "quota_exceeded"
+    else:
+        assert after.refusal == "quota_exceeded"
+        assert 0 < after.retry_after_s <= before.retry_after_s + 1e-5  # what is due is kept in whole microseconds
+        (until,) = (score for _, score in client.zrange("{chattts:quota:key}:streams", 0, -1, withscores=True))
+        seconds, microseconds = client.time()
+        assert until - seconds - microseconds / 1e6 <= LEASE_S, "the dead give their permits back as soon as before"
+    await dead.close()
+    await alive.close()
 
 
 HOLDER = """
@@ -247,7 +235,7 @@ asyncio.run(hold())
 
 
 @pytest.mark.slow
-def test_permits_of_a_killed_process_run_out(server: RedisServer):
+async def test_permits_of_a_killed_process_run_out(server: RedisServer):
     client = redis.Redis.from_url(server.url)
     leases = "{chattts:quota:key}:streams"
 
@@ -255,35 +243,33 @@ def test_permits_of_a_killed_process_run_out(server: RedisServer):
         for permit in client.zrange(leases, 0, -1):
             client.zincrby(leases, -seconds, permit)
 
-    async def ask() -> None:
-        quotas = RedisQuotas(server.url, LocalQuotas())
-        granted = client.zscore(leases, "a")  # read before the time passes: the holder may renew it at any moment after
-        pass_time(590)
-        began = time.monotonic()
-        while min(client.zscore(leases, permit) for permit in "ab") < granted - 90:
-            assert time.monotonic() - began < 60, "the holder does not renew its leases"
-            await asyncio.sleep(0.05)
-        pass_time(20)
-        assert (await quotas.acquire("key", STREAMS, "mine")).refusal == "too_many_concurrent_requests"
-        os.kill(holder.pid, signal.SIGKILL)
-        holder.wait(timeout=60)
-        pass_time(620)
-        assert not (await quotas.acquire("key", STREAMS, "mine")).refusal, "the permits of the dead are given back"
-        await quotas.close()
-
-    with subprocess.Popen([sys.executable, "-c", HOLDER, server.url], cwd=ROOT, stdout=subprocess.PIPE, text=True) as holder:
+    command = [sys.executable, "-c", HOLDER, server.url]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as holder:  # noqa: ASYNC220
         try:
             assert holder.stdout is not None
             assert holder.stdout.readline() == "held\n"
-            asyncio.run(ask())
+            quotas = RedisQuotas(server.url, LocalQuotas())
+            granted = client.zscore(leases, "a")  # read before the time passes: the holder may renew it at any moment after
+            pass_time(590)
+            began = time.monotonic()
+            while min(client.zscore(leases, permit) for permit in "ab") < granted - 90:
+                assert time.monotonic() - began < 60, "the holder does not renew its leases"
+                await asyncio.sleep(0.05)
+            pass_time(20)
+            assert (await quotas.acquire("key", STREAMS, "mine")).refusal == "too_many_concurrent_requests"
+            os.kill(holder.pid, signal.SIGKILL)
+            holder.wait(timeout=60)
+            pass_time(620)
+            assert not (await quotas.acquire("key", STREAMS, "mine")).refusal, "the permits of the dead are given back"
+            await quotas.close()
         finally:
             holder.kill()
 
 
-def test_without_redis_each_replica_allows_its_share_and_never_more(tmp_path: Path):
+async def test_without_redis_each_replica_allows_its_share_and_never_more(tmp_path: Path):
     server = RedisServer(tmp_path)
 
-    async def ask() -> None:
+    try:
         counters = [RedisQuotas(server.url, LocalQuotas(lambda: 2)) for _ in range(2)]
         assert not (await counters[0].acquire("key", STREAMS, "before")).refusal
         assert not any(counter.is_away for counter in counters)
@@ -321,17 +307,14 @@ def test_without_redis_each_replica_allows_its_share_and_never_more(tmp_path: Pa
         await idle.renew()
         assert not idle.is_away
         await idle.close()
-
-    try:
-        asyncio.run(ask())
     finally:
         server.kill()
 
 
-def test_a_frozen_redis_costs_one_request_its_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_frozen_redis_costs_one_request_its_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     server = RedisServer(tmp_path)
 
-    async def ask() -> None:
+    try:
         quotas = RedisQuotas(server.url, LocalQuotas())
         assert not (await quotas.acquire("key", SLOW, None)).refusal
         server.freeze()
@@ -346,33 +329,27 @@ def test_a_frozen_redis_costs_one_request_its_time_limit(tmp_path: Path, monkeyp
         while quotas.is_away:
             await quotas.renew()
         await quotas.close()
-
-    try:
-        asyncio.run(ask())
     finally:
         server.kill()
 
 
-def test_replicas_reserve_audio_together_and_give_it_back(server: RedisServer):
+async def test_replicas_reserve_audio_together_and_give_it_back(server: RedisServer):
     """Requests at one moment on several replicas: the one that crosses the limit is the last; what is not generated is free."""
     quota = Quota(requests_per_s=None, streams=None, characters_a_day=None, audio_s_a_minute=60.0)
 
-    async def ask() -> None:
-        one, two = (RedisQuotas(server.url, LocalQuotas(lambda: 2)) for _ in range(2))
-        asked = [each.reserve_audio("key", quota, 25.0, f"r{number}") for number, each in enumerate([one, two] * 3)]
-        decisions = await asyncio.gather(*asked)
-        allowed = [number for number, decision in enumerate(decisions) if not decision.refusal]
-        assert len(allowed) == 3
-        for number in range(6):
-            (one, two)[number % 2].release_audio("key", quota, 25.0, f"r{number}")
-        await asyncio.gather(*one._leaving, *two._leaving)
-        assert not (await two.reserve_audio("key", quota, 50.0, "later")).refusal
-        two.record_audio("key", quota, 70.0)
-        two.release_audio("key", quota, 50.0, "later")
-        await asyncio.gather(*two._leaving)
-        refused = await one.reserve_audio("key", quota, 1.0, "last")
-        assert (refused.refusal, 5 < refused.retry_after_s <= 10) == ("quota_exceeded", True)
-        await one.close()
-        await two.close()
-
-    asyncio.run(ask())
+    one, two = (RedisQuotas(server.url, LocalQuotas(lambda: 2)) for _ in range(2))
+    asked = [each.reserve_audio("key", quota, 25.0, f"r{number}") for number, each in enumerate([one, two] * 3)]
+    decisions = await asyncio.gather(*asked)
+    allowed = [number for number, decision in enumerate(decisions) if not decision.refusal]
+    assert len(allowed) == 3
+    for number in range(6):
+        (one, two)[number % 2].release_audio("key", quota, 25.0, f"r{number}")
+    await asyncio.gather(*one._leaving, *two._leaving)
+    assert not (await two.reserve_audio("key", quota, 50.0, "later")).refusal
+    two.record_audio("key", quota, 70.0)
+    two.release_audio("key", quota, 50.0, "later")
+    await asyncio.gather(*two._leaving)
+    refused = await one.reserve_audio("key", quota, 1.0, "last")
+    assert (refused.refusal, 5 < refused.retry_after_s <= 10) == ("quota_exceeded", True)
+    await one.close()
+    await two.close()

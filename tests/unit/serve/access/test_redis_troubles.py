@@ -5,7 +5,8 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -151,27 +152,33 @@ def test_a_refusal_ends_a_silence(faulty: FaultyRedis, store: RedisStore):
 # Quotas.
 
 
-def ask(play: Callable[[RedisQuotas], Awaitable[None]], url: str, replicas: int = 2) -> None:
-    async def run() -> None:
-        quotas = RedisQuotas(url, LocalQuotas(lambda: replicas))
-        await quotas.charge_characters("key", DAY, 100)
-        await quotas.acquire("key", DAY, None)
-        await quotas.renew()
-        try:
-            await play(quotas)
-        finally:
-            await quotas.close()
+@asynccontextmanager
+async def counting(url: str) -> AsyncIterator[RedisQuotas]:
+    """The quotas of one of two replicas, with a hundred characters of the day."""
+    quotas = RedisQuotas(url, LocalQuotas(lambda: 2))
+    await quotas.charge_characters("key", DAY, 100)
+    await quotas.acquire("key", DAY, None)
+    await quotas.renew()
+    yield quotas
+    await quotas.close()
 
-    asyncio.run(run())
+
+async def characters_at(url: str) -> int:
+    """Of the day, as another replica counts them."""
+    quotas = RedisQuotas(url, LocalQuotas())
+    try:
+        return await quotas.characters_today("key")
+    finally:
+        await quotas.close()
 
 
 @pytest.mark.parametrize("trouble", [*REFUSALS, SILENT])
-def test_quotas_in_trouble_stay_away_until_a_write_succeeds(
+async def test_quotas_in_trouble_stay_away_until_a_write_succeeds(
     faulty: FaultyRedis, caplog: pytest.LogCaptureFixture, trouble: str
 ):
     caplog.set_level(logging.INFO)
 
-    async def play(quotas: RedisQuotas) -> None:
+    async with counting(faulty.url) as quotas:
         faulty.fault = REFUSALS.get(trouble, SILENT)
         for _ in range(3):
             assert not (await quotas.acquire("key", DAY, None)).refusal
@@ -187,8 +194,6 @@ def test_quotas_in_trouble_stay_away_until_a_write_succeeds(
             await quotas.renew()
         await quotas.renew()
         assert await quotas.characters_today("key") == 97
-
-    ask(play, faulty.url)
     lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("keys: ")]
     reason = "does not answer" if trouble == SILENT else reason_of(trouble)
     assert lines == [
@@ -198,8 +203,8 @@ def test_quotas_in_trouble_stay_away_until_a_write_succeeds(
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_a_defect_of_a_quota_is_raised_and_turns_nothing_off(faulty: FaultyRedis, defect: str):
-    async def play(quotas: RedisQuotas) -> None:
+async def test_a_defect_of_a_quota_is_raised_and_turns_nothing_off(faulty: FaultyRedis, defect: str):
+    async with counting(faulty.url) as quotas:
         faulty.fault = DEFECTS[defect]
         with pytest.raises(RedisError):
             await quotas.charge_characters("key", DAY, 1)
@@ -207,13 +212,11 @@ def test_a_defect_of_a_quota_is_raised_and_turns_nothing_off(faulty: FaultyRedis
         faulty.fault = ""
         assert not (await quotas.charge_characters("key", DAY, 1)).refusal
 
-    ask(play, faulty.url)
 
-
-def test_what_has_no_answer_counts_once(faulty: FaultyRedis, server: RedisServer):
+async def test_what_has_no_answer_counts_once(faulty: FaultyRedis, server: RedisServer):
     """Charges, refunds and audio whose answers are lost, while others are counted alone."""
 
-    async def play(quotas: RedisQuotas) -> None:
+    async with counting(faulty.url) as quotas:
         other = RedisQuotas(server.url, LocalQuotas())
         faulty.fault = LOST
         assert not (await quotas.charge_characters("key", DAY, 50)).refusal  # Redis has it
@@ -234,31 +237,25 @@ def test_what_has_no_answer_counts_once(faulty: FaultyRedis, server: RedisServer
         assert all(decision.refusal == "quota_exceeded" and decision.retry_after_s <= 60 for decision in over)
         await other.close()
 
-    ask(play, faulty.url)
 
-
-def test_refunds_that_were_made_before_a_larger_charge_all_count(faulty: FaultyRedis, server: RedisServer):
-    async def play(quotas: RedisQuotas) -> None:
+async def test_refunds_that_were_made_before_a_larger_charge_all_count(faulty: FaultyRedis, server: RedisServer):
+    async with counting(faulty.url) as quotas:
         faulty.fault = REFUSALS["READONLY"]
         for characters in (10, 300):
             assert not (await quotas.charge_characters("key", DAY, characters)).refusal
             quotas.refund_characters("key", DAY, Charge(characters, today()))
         faulty.fault = ""
         await quotas.renew()
-        other = RedisQuotas(server.url, LocalQuotas())
-        assert await other.characters_today("key") == await quotas.characters_today("key") == 100
-        await other.close()
-
-    ask(play, faulty.url)
+        assert await characters_at(server.url) == await quotas.characters_today("key") == 100
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_at_any_interleaving_every_charge_counts_once(faulty: FaultyRedis, server: RedisServer, seed: int):
+async def test_at_any_interleaving_every_charge_counts_once(faulty: FaultyRedis, server: RedisServer, seed: int):
     """Charges, refunds and rounds at the same time, while answers are lost and questions refused."""
     chance = random.Random(seed)
     large = Quota(requests_per_s=None, characters_a_day=1_000_000)
 
-    async def play(quotas: RedisQuotas) -> None:
+    async with counting(faulty.url) as quotas:
         spent = 100
 
         async def charge(characters: int) -> None:
@@ -281,15 +278,11 @@ def test_at_any_interleaving_every_charge_counts_once(faulty: FaultyRedis, serve
             await quotas.renew()
         await asyncio.gather(*quotas._leaving)
         await quotas.renew()
-        other = RedisQuotas(server.url, LocalQuotas())
-        assert await other.characters_today("key") == await quotas.characters_today("key") == spent
-        await other.close()
-
-    ask(play, faulty.url)
+        assert await characters_at(server.url) == await quotas.characters_today("key") == spent
 
 
-def test_a_client_that_leaves_while_it_is_charged_has_paid_nothing(faulty: FaultyRedis, server: RedisServer):
-    async def play(quotas: RedisQuotas) -> None:
+async def test_a_client_that_leaves_while_it_is_charged_has_paid_nothing(faulty: FaultyRedis, server: RedisServer):
+    async with counting(faulty.url) as quotas:
         for turns in range(12):
             task = asyncio.ensure_future(quotas.charge_characters("key", DAY, 10))
             for _ in range(turns):
@@ -300,18 +293,14 @@ def test_a_client_that_leaves_while_it_is_charged_has_paid_nothing(faulty: Fault
                 quotas.refund_characters("key", DAY, Charge(10, done.day))
         await asyncio.gather(*quotas._leaving, *quotas._link._late, return_exceptions=True)
         await quotas.renew()
-        other = RedisQuotas(server.url, LocalQuotas())
-        assert await other.characters_today("key") == 100
-        await other.close()
-
-    ask(play, faulty.url)
+        assert await characters_at(server.url) == 100
 
 
 @pytest.mark.parametrize("comes_back", [False, True], ids=["emptied", "set back"])
-def test_a_redis_that_loses_counts_gives_nothing_away(faulty: FaultyRedis, server: RedisServer, comes_back: bool):
+async def test_a_redis_that_loses_counts_gives_nothing_away(faulty: FaultyRedis, server: RedisServer, comes_back: bool):
     client = redis.Redis.from_url(server.url)
 
-    async def play(quotas: RedisQuotas) -> None:
+    async with counting(faulty.url) as quotas:
         restore = saved_state(server.url)
         assert not (await quotas.charge_characters("key", DAY, 900)).refusal
         quotas.record_audio("key", DAY, 120.0)
@@ -328,8 +317,6 @@ def test_a_redis_that_loses_counts_gives_nothing_away(faulty: FaultyRedis, serve
         other = RedisQuotas(server.url, LocalQuotas())
         assert (await other.charge_characters("key", DAY, 1)).refusal == "quota_exceeded", "whoever asks"
         await other.close()
-
-    ask(play, faulty.url)
 
 
 # Claims and the cache.
@@ -355,40 +342,34 @@ def test_claims_in_trouble_know_nothing(faulty: FaultyRedis, store: RedisStore, 
 
 
 @pytest.mark.parametrize("trouble", [*REFUSALS, *DEFECTS, SILENT, LOST])
-def test_a_cache_in_trouble_finds_nothing_and_raises_nothing(faulty: FaultyRedis, trouble: str):
-    async def play() -> None:
-        now = [0.0]
-        tier = RedisTier(faulty.url, 60, clock=lambda: now[0])
-        tier.put("a", "key", b"steps")
-        await tier.written()
-        faulty.fault = {**REFUSALS, **DEFECTS}.get(trouble, trouble)
-        assert await tier.get("a", "key") is None
-        assert not await tier.has("a", "key")
-        tier.put("a", "other", b"steps")
-        await tier.written()
-        await tier.purge("a")
-        assert tier.errors
-        faulty.fault, now[0] = "", 60.0
-        assert await tier.get("a", "key") == b"steps"
-        await tier.close()
-
-    asyncio.run(play())
+async def test_a_cache_in_trouble_finds_nothing_and_raises_nothing(faulty: FaultyRedis, trouble: str):
+    now = [0.0]
+    tier = RedisTier(faulty.url, 60, clock=lambda: now[0])
+    tier.put("a", "key", b"steps")
+    await tier.written()
+    faulty.fault = {**REFUSALS, **DEFECTS}.get(trouble, trouble)
+    assert await tier.get("a", "key") is None
+    assert not await tier.has("a", "key")
+    tier.put("a", "other", b"steps")
+    await tier.written()
+    await tier.purge("a")
+    assert tier.errors
+    faulty.fault, now[0] = "", 60.0
+    assert await tier.get("a", "key") == b"steps"
+    await tier.close()
 
 
 @pytest.mark.parametrize("refusal", ["READONLY", "OOM", "MISCONF", "NOREPLICAS"])
-def test_a_cache_that_takes_no_writes_is_read(faulty: FaultyRedis, refusal: str):
-    async def play() -> None:
-        tier = RedisTier(faulty.url, 60, clock=lambda: 0.0)
-        tier.put("a", "key", b"steps")
-        await tier.written()
-        faulty.fault = REFUSALS[refusal]
-        tier.put("a", "other", b"steps")
-        await tier.written()
-        faulty.fault = ""
-        assert await tier.get("a", "key") == b"steps"
-        await tier.close()
-
-    asyncio.run(play())
+async def test_a_cache_that_takes_no_writes_is_read(faulty: FaultyRedis, refusal: str):
+    tier = RedisTier(faulty.url, 60, clock=lambda: 0.0)
+    tier.put("a", "key", b"steps")
+    await tier.written()
+    faulty.fault = REFUSALS[refusal]
+    tier.put("a", "other", b"steps")
+    await tier.written()
+    faulty.fault = ""
+    assert await tier.get("a", "key") == b"steps"
+    await tier.close()
 
 
 # One Redis through a bad day.

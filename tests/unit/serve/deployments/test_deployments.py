@@ -20,7 +20,6 @@ from serve.config.app_config import AppConfig, read_app_config
 from serve.deployments import ingress_setup
 from serve.deployments.background_tasks import Background, trouble_of
 from serve.deployments.text_normalizer import together
-from serve.http.services import Services
 from serve.speech.events import Finished
 from serve.speech.job import RequestContext
 from serve.speech.schemas.speech import SpeechBody
@@ -54,25 +53,22 @@ def handles(config: AppConfig) -> dict[str, object]:
     }
 
 
-def test_a_replica_is_built_speaks_its_first_words_and_names_its_work():
+async def test_a_replica_is_built_speaks_its_first_words_and_names_its_work():
     config = read_app_config({"degrade": {"steps": []}})
 
-    async def build() -> list[str]:
-        parts = await ingress_setup.build_parts(config, handles(config), None)
-        assert await ingress_setup.speak_first_words(parts.services.speech) > 0
-        assert parts.services.speech.admission.capacity == config.limits.max_in_flight
-        names = []
-        for name, work in ingress_setup.background_work(config, parts):
-            names.append(name)
-            work.close()
-        return names
-
-    names = asyncio.run(build())
+    parts = await ingress_setup.build_parts(config, handles(config), None)
+    assert await ingress_setup.speak_first_words(parts.services.speech) > 0
+    assert parts.services.speech.admission.capacity == config.limits.max_in_flight
+    names = []
+    for name, work in ingress_setup.background_work(config, parts):
+        names.append(name)
+        work.close()
+    names = names
     follows = ["voices", "lexicons", "keys", "resume tokens", "writes", "metrics", "metrics of jobs", "purges"]
     assert names == [*follows, "fingerprints", "silent stages", "jobs", "conversations"]
 
 
-def test_a_stage_that_sleeps_is_no_trouble_and_the_refused_wake_it():
+async def test_a_stage_that_sleeps_is_no_trouble_and_the_refused_wake_it():
     config = read_app_config({"degrade": {"steps": []}})
     version, replicas, may_start = config.versions[0], dict[int, None](), asyncio.Event()
     deployed: dict[str, Any] = handles(config)
@@ -82,43 +78,37 @@ def test_a_stage_that_sleeps_is_no_trouble_and_the_refused_wake_it():
         replicas[0] = None
         return {}
 
-    async def sleep_and_wake() -> None:
-        parts = await ingress_setup.build_parts(config, deployed, None)
-        acoustic = with_router(deployed[version.acoustic], replicas)
-        acoustic.stats = SimpleNamespace(remote=start)
-        speech, status, replicas_ = parts.services.speech, parts.status, parts.replicas
-        assert status.wakefulness() == {version.acoustic: "asleep"}
-        body = SpeechBody(input="Hello there.", voice=None)
-        for _ in range(2):
-            with open_speech(speech, RequestContext("one")) as session, pytest.raises(StageAsleep):
-                await session.accept(body)
-        with pytest.raises(StageAsleep):
-            await parts.services.voices.maker._encoder.encode(np.zeros(8, np.float32))
-        assert status.wakefulness() == {version.acoustic: "waking"}
-        assert version.acoustic not in await replicas_.unresponsive()
-        with open_speech(speech, RequestContext("two")) as session:
-            accepted = asyncio.create_task(session.accept(body.model_copy(update={"deadline_ms": 600_000})))
-            await asyncio.sleep(0)
-            may_start.set()
-            job = await accepted
-            async with aclosing(session.speak(job)) as events:
-                assert [type(event) async for event in events][-1] is Finished
-        assert status.wakefulness() == {}
-        assert {breaker.opened for breaker in replicas_.breakers.values()} == {0}
-
-    asyncio.run(sleep_and_wake())
+    parts = await ingress_setup.build_parts(config, deployed, None)
+    acoustic = with_router(deployed[version.acoustic], replicas)
+    acoustic.stats = SimpleNamespace(remote=start)
+    speech, status, replicas_ = parts.services.speech, parts.status, parts.replicas
+    assert status.wakefulness() == {version.acoustic: "asleep"}
+    body = SpeechBody(input="Hello there.", voice=None)
+    for _ in range(2):
+        with open_speech(speech, RequestContext("one")) as session, pytest.raises(StageAsleep):
+            await session.accept(body)
+    with pytest.raises(StageAsleep):
+        await parts.services.voices.maker._encoder.encode(np.zeros(8, np.float32))
+    assert status.wakefulness() == {version.acoustic: "waking"}
+    assert version.acoustic not in await replicas_.unresponsive()
+    with open_speech(speech, RequestContext("two")) as session:
+        accepted = asyncio.create_task(session.accept(body.model_copy(update={"deadline_ms": 600_000})))
+        await asyncio.sleep(0)
+        may_start.set()
+        job = await accepted
+        async with aclosing(session.speak(job)) as events:
+            assert [type(event) async for event in events][-1] is Finished
+    assert status.wakefulness() == {}
+    assert {breaker.opened for breaker in replicas_.breakers.values()} == {0}
 
 
-def test_the_operators_status_has_what_the_page_shows():
+async def test_the_operators_status_has_what_the_page_shows():
     grafana = "https://grafana.example/d/chattts"
     config = read_app_config({"http": {"grafana": grafana}})
 
-    async def build() -> tuple[dict[str, Any], Services]:
-        parts = await ingress_setup.build_parts(config, handles(config), None)
-        parts.services.speech.observer.rejected("overloaded")
-        return await parts.status.health(), parts.services
-
-    state, services = asyncio.run(build())
+    parts = await ingress_setup.build_parts(config, handles(config), None)
+    parts.services.speech.observer.rejected("overloaded")
+    (state, services) = await parts.status.health(), parts.services
     assert services.dashboards == {"grafana": grafana}
     assert services.recent.summary()["errors"] == {"overloaded": 1}
     assert {"text", "acoustic", "vocoder", "stores"} <= state.keys()
@@ -131,23 +121,20 @@ def test_the_operators_status_has_what_the_page_shows():
 
 
 @pytest.mark.parametrize("end", ["fails", "is cancelled", "ends"])
-def test_a_background_task_has_no_good_end_and_is_reported_by_name(end: str):
+async def test_a_background_task_has_no_good_end_and_is_reported_by_name(end: str):
     async def work() -> None:
         await asyncio.sleep(0)
         if end != "ends":
             raise ValueError("a client's words") if end == "fails" else asyncio.CancelledError
 
-    async def run() -> None:
-        background = Background()
-        background.start("waits", asyncio.sleep(3600))
-        background.start("short", work())
+    background = Background()
+    background.start("waits", asyncio.sleep(3600))
+    background.start("short", work())
+    background.check()
+    await asyncio.sleep(0.01)
+    with pytest.raises(EngineDead, match=r"short ended \(ValueError\)" if end == "fails" else "short") as dead:
         background.check()
-        await asyncio.sleep(0.01)
-        with pytest.raises(EngineDead, match=r"short ended \(ValueError\)" if end == "fails" else "short") as dead:
-            background.check()
-        assert "words" not in dead.value.message
-
-    asyncio.run(run())
+    assert "words" not in dead.value.message
 
 
 def test_trouble_is_what_the_health_check_says():

@@ -2,9 +2,8 @@
 
 import asyncio
 import errno
-import functools
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,16 +29,6 @@ from serve.speech.job import RequestContext
 from tests.support.fakes import Speaker, make_speech_services
 
 TEXT = "The first words.\n\nMore words follow."
-
-
-def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test that pytest calls without a plugin."""
-
-    @functools.wraps(test)
-    def run(**names: Any) -> None:
-        asyncio.run(test(**names))
-
-    return run
 
 
 class Clients:
@@ -74,7 +63,6 @@ class Clients:
         return self.desks[0].records.refresh()
 
 
-@in_a_loop
 async def test_equal_requests_at_once_are_one_job_one_charge_and_equal_answers(tmp_path: Path):
     clients = Clients(tmp_path)
     answers = await asyncio.gather(*(clients.create(place, "book") for place in range(6)))
@@ -96,7 +84,6 @@ def refuses(error: Exception) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("step", ["claim", "disk", "quota of the disk", "queued", "charge"])
-@in_a_loop
 async def test_what_is_refused_leaves_nothing_and_costs_nothing(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch):
     clients = Clients(tmp_path, quota=len(TEXT) if step != "charge" else 5)
     records = clients.desks[0].records
@@ -120,7 +107,6 @@ async def test_what_is_refused_leaves_nothing_and_costs_nothing(tmp_path: Path, 
         await clients.create(key="once")
 
 
-@in_a_loop
 async def test_texts_that_wait_to_be_planned_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     clients, may_plan = Clients(tmp_path), threading.Event()
 
@@ -147,7 +133,6 @@ async def test_texts_that_wait_to_be_planned_are_bounded(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("lost", ["claim", "queued", "both"])
-@in_a_loop
 async def test_a_write_whose_answer_is_lost_is_looked_up_before_anybody_hears_503(tmp_path: Path, lost: str):
     clients = Clients(tmp_path)
     store = clients.desks[0].records._store
@@ -167,7 +152,6 @@ async def test_a_write_whose_answer_is_lost_is_looked_up_before_anybody_hears_50
     assert await clients.charged() == job.record.characters
 
 
-@in_a_loop
 async def test_a_store_that_stays_silent_is_a_503_and_the_job_is_settled_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(intake, "ANSWER_S", 0.3)
     monkeypatch.setattr(intake, "ASK_AGAIN_S", 0.05)
@@ -199,7 +183,6 @@ async def test_a_store_that_stays_silent_is_a_503_and_the_job_is_settled_later(t
 
 @pytest.mark.parametrize("config", [{"max_jobs_per_key": 2}, {"max_jobs": 2}, {"disk_mib": 1}])
 @pytest.mark.parametrize("way", ["create", "resume", "again"])
-@in_a_loop
 async def test_no_way_into_the_queue_passes_a_limit(tmp_path: Path, config: dict[str, int], way: str):
     text = "A sentence that is long enough to be a part. " * 60 if "disk_mib" in config else TEXT
     clients = Clients(tmp_path, quota=100_000)
@@ -237,7 +220,6 @@ async def test_no_way_into_the_queue_passes_a_limit(tmp_path: Path, config: dict
 
 
 @pytest.mark.parametrize("most", [{"MOST_KEPT": 3}, {}])
-@in_a_loop
 async def test_one_key_fills_its_share_and_leaves_room_to_others(tmp_path: Path, most: dict[str, int]):
     clients = Clients(tmp_path, quota=100_000)
     first = await clients.create()
@@ -281,7 +263,6 @@ class Settling(LocalQuotas):
 
 @pytest.mark.parametrize("died_at", ["text", "queued", "removal"])
 @pytest.mark.parametrize("cleared_by", ["upkeep", "an equal request"])
-@in_a_loop
 async def test_who_removes_a_claim_of_the_dead_takes_its_charge_back(tmp_path: Path, died_at: str, cleared_by: str):
     clients = Clients(tmp_path)
     quotas = Settling()
@@ -313,7 +294,6 @@ async def test_who_removes_a_claim_of_the_dead_takes_its_charge_back(tmp_path: P
     assert quotas.charges[0]
 
 
-@in_a_loop
 async def test_of_two_changes_of_a_job_one_is_done_and_charged(tmp_path: Path):
     clients = Clients(tmp_path)
     job = await clients.create()
@@ -326,7 +306,6 @@ async def test_of_two_changes_of_a_job_one_is_done_and_charged(tmp_path: Path):
     assert scripts == [f"script-{done[0].record.script}.json"], "no other script is kept"
 
 
-@in_a_loop
 async def test_a_part_that_is_there_already_is_not_charged_again(tmp_path: Path):
     clients = Clients(tmp_path)
     job = await clients.create()
@@ -338,7 +317,6 @@ async def test_a_part_that_is_there_already_is_not_charged_again(tmp_path: Path)
 
 
 @pytest.mark.parametrize("left", [JobStatus.DELETED, JobStatus.ACCEPTING])
-@in_a_loop
 async def test_who_finds_what_a_crash_left_removes_nothing_that_began_anew(tmp_path: Path, left: JobStatus):
     """Another replica removes it too, and accepts an equal request, between the look and the removal of this one."""
     clients = Clients(tmp_path)
@@ -353,7 +331,6 @@ async def test_who_finds_what_a_crash_left_removes_nothing_that_began_anew(tmp_p
     assert here.has_files(again)
 
 
-@in_a_loop
 async def test_a_slow_removal_takes_nothing_of_what_began_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     clients = Clients(tmp_path)
     job, (_, there), begun = await clients.create(key="once"), clients.desks, []
@@ -373,7 +350,6 @@ async def test_a_slow_removal_takes_nothing_of_what_began_anew(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("way", ["pause", "cancel", "resume", "again", "delete"])
-@in_a_loop
 async def test_every_change_survives_a_lost_answer(tmp_path: Path, way: str):
     clients = Clients(tmp_path)
     job, desk = await clients.create(), clients.desks[0]
@@ -406,7 +382,6 @@ async def test_every_change_survives_a_lost_answer(tmp_path: Path, way: str):
     assert await clients.charged() - before == (len("The first words.") if way == "again" else 0)
 
 
-@in_a_loop
 async def test_a_plan_leaves_the_threads_of_the_loop_to_others(tmp_path: Path):
     """A plan of 30,000 parts takes seconds, in which other replies are read and written in those threads."""
     clients, threads = Clients(tmp_path), set[str]()

@@ -84,22 +84,19 @@ def test_a_record_of_another_release_stays_with_its_files_and_fails_no_list(tmp_
 
 
 @pytest.mark.parametrize("script", [b"[]", b"{}", b'{"parts": [{"text": "a", "mood": 1}], "chapters": []}', b"no JSON"])
-def test_a_script_of_another_release_stops_no_runner(tmp_path: Path, script: bytes):
-    async def run() -> None:
-        services = make_speech_services(Speaker(chunks=1))
-        desk = make_jobs(services, JobsConfig.varied({"lease_s": 0.5}), tmp_path)
-        jobs = []
-        for number in range(2):
-            body = JobBody(input=f"Number {number}.", seed=1, voice="default", response_format="wav")
-            jobs.append((await desk.of(ANNA).create(body, b""))[0])
-        file = desk.shelf(jobs[0].id).folder / f"script-{jobs[0].record.script}.json"
-        file.write_bytes(script)
-        running = asyncio.create_task(JobRunner(desk, services, look_s=0.02).run())
-        await until(lambda: desk.records.refresh()[jobs[1].id].record.status is JobStatus.SUCCEEDED)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        assert desk.records.refresh()[jobs[0].id].record.status is JobStatus.QUEUED, "for a replica that can read it"
-        with pytest.raises(StoreUnavailable, match="another release"):
-            await desk.of(ANNA).view(jobs[0].id)
-
-    asyncio.run(run())
+async def test_a_script_of_another_release_stops_no_runner(tmp_path: Path, script: bytes):
+    services = make_speech_services(Speaker(chunks=1))
+    desk = make_jobs(services, JobsConfig.varied({"lease_s": 0.5}), tmp_path)
+    jobs = []
+    for number in range(2):
+        body = JobBody(input=f"Number {number}.", seed=1, voice="default", response_format="wav")
+        jobs.append((await desk.of(ANNA).create(body, b""))[0])
+    file = desk.shelf(jobs[0].id).folder / f"script-{jobs[0].record.script}.json"
+    file.write_bytes(script)
+    running = asyncio.create_task(JobRunner(desk, services, look_s=0.02).run())
+    await until(lambda: desk.records.refresh()[jobs[1].id].record.status is JobStatus.SUCCEEDED)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert desk.records.refresh()[jobs[0].id].record.status is JobStatus.QUEUED, "for a replica that can read it"
+    with pytest.raises(StoreUnavailable, match="another release"):
+        await desk.of(ANNA).view(jobs[0].id)

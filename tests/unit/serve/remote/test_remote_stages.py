@@ -262,14 +262,11 @@ def test_an_open_breaker_asks_no_replica(monkeypatch):
     assert replicas.calls == []
 
 
-def test_a_reader_that_leaves_cancels_the_call():
+async def test_a_reader_that_leaves_cancels_the_call():
     replicas = Replicas(spoken([8], samples=False))
 
-    async def leave() -> None:
-        async with aclosing(generate(replicas)) as blocks:
-            await anext(blocks)
-
-    asyncio.run(leave())
+    async with aclosing(generate(replicas)) as blocks:
+        await anext(blocks)
     assert replicas.cancelled == 1
 
 
@@ -385,34 +382,28 @@ def test_a_text_whose_worker_dies_is_read_once_more():
     assert (frontend.breaker.retries, frontend.breaker.failures) == (1, 0)
 
 
-def test_a_text_that_ends_two_workers_is_a_503_and_read_by_no_third():
+async def test_a_text_that_ends_two_workers_is_a_503_and_read_by_no_third():
     texts = Texts(WorkerDied("ended", worker="a"), WorkerDied("ended", worker="b"), "script")
     frontend = RemoteFrontend(texts)
     read = read_with(Quarantine(), frontend)
     request = SynthesisRequest("r", "hi", "v")
 
-    async def run() -> None:
-        with pytest.raises(WorkerDied):
-            await read(request)
-        with pytest.raises(RequestQuarantined):
-            await read(request)
-        assert texts.answers == ["script"]
-        assert await read(replace(request, text="hello")) == "script"
-
-    asyncio.run(run())
+    with pytest.raises(WorkerDied):
+        await read(request)
+    with pytest.raises(RequestQuarantined):
+        await read(request)
+    assert texts.answers == ["script"]
+    assert await read(replace(request, text="hello")) == "script"
 
 
-def test_workers_that_cannot_be_started_count_against_no_text():
+async def test_workers_that_cannot_be_started_count_against_no_text():
     frontend = RemoteFrontend(Texts(*[EngineDead("no text worker can be started")] * 4, "script"))
     read = read_with(Quarantine(), frontend)
 
-    async def run() -> None:
-        for _ in range(2):
-            with pytest.raises(EngineDead):
-                await read(SynthesisRequest("r", "hi", "v"))
-        assert await read(SynthesisRequest("r", "hi", "v")) == "script"
-
-    asyncio.run(run())
+    for _ in range(2):
+        with pytest.raises(EngineDead):
+            await read(SynthesisRequest("r", "hi", "v"))
+    assert await read(SynthesisRequest("r", "hi", "v")) == "script"
     assert frontend.breaker.failures == 2
 
 

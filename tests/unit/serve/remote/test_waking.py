@@ -67,20 +67,13 @@ async def soon() -> None:
         await asyncio.sleep(0)
 
 
-def run(test: Any) -> None:
-    asyncio.run(test())
-
-
 @pytest.mark.parametrize(("replicas", "least"), [(1, 0), (0, 1), (0, None)], ids=["has one", "always should", "fixed number"])
-def test_what_is_awake_is_not_asked_for(replicas: int, least: int | None):
-    async def test() -> None:
-        text = Deployment(replicas, least)
-        wakes, _ = waking(text=text)
-        wakes.check(["text"])
-        assert await wakes.wait(["text"], 0.0) == 0
-        assert (wakes.state("text"), text.calls) == (Wakefulness.AWAKE, 0)
-
-    run(test)
+async def test_what_is_awake_is_not_asked_for(replicas: int, least: int | None):
+    text = Deployment(replicas, least)
+    wakes, _ = waking(text=text)
+    wakes.check(["text"])
+    assert await wakes.wait(["text"], 0.0) == 0
+    assert (wakes.state("text"), text.calls) == (Wakefulness.AWAKE, 0)
 
 
 def test_as_long_as_serve_has_told_nothing_it_counts_as_awake():
@@ -88,109 +81,91 @@ def test_as_long_as_serve_has_told_nothing_it_counts_as_awake():
         assert Waking({"text": handle}, 1.0).is_awake("text")  # type: ignore[dict-item]
 
 
-def test_the_refused_leave_one_call_for_each_stage_and_are_told_what_is_left():
-    async def test() -> None:
-        text, acoustic = Deployment(), Deployment()
-        wakes, clock = waking(text=text, acoustic=acoustic, vocoder=Deployment(replicas=1))
-        assert wakes.state("text") is Wakefulness.ASLEEP
-        for passed, left in ((0.0, FIRST_GUESS_S), (20.0, FIRST_GUESS_S - 20), (3600.0, LEAST_S)):
-            clock.now = 100.0 + passed
-            for _ in range(3):
-                with pytest.raises(StageAsleep, match="text and acoustic had") as refused:
-                    wakes.check(["text", "acoustic", "vocoder"])
-            assert refused.value.retry_after_s == left
-            await soon()
-        assert (text.calls, acoustic.calls, wakes.state("text")) == (1, 1, Wakefulness.WAKING)
-        text.start.set()
+async def test_the_refused_leave_one_call_for_each_stage_and_are_told_what_is_left():
+    text, acoustic = Deployment(), Deployment()
+    wakes, clock = waking(text=text, acoustic=acoustic, vocoder=Deployment(replicas=1))
+    assert wakes.state("text") is Wakefulness.ASLEEP
+    for passed, left in ((0.0, FIRST_GUESS_S), (20.0, FIRST_GUESS_S - 20), (3600.0, LEAST_S)):
+        clock.now = 100.0 + passed
+        for _ in range(3):
+            with pytest.raises(StageAsleep, match="text and acoustic had") as refused:
+                wakes.check(["text", "acoustic", "vocoder"])
+        assert refused.value.retry_after_s == left
         await soon()
-        assert wakes.awake(["text", "acoustic", "vocoder"]) == ["text", "vocoder"]
-
-    run(test)
+    assert (text.calls, acoustic.calls, wakes.state("text")) == (1, 1, Wakefulness.WAKING)
+    text.start.set()
+    await soon()
+    assert wakes.awake(["text", "acoustic", "vocoder"]) == ["text", "vocoder"]
 
 
-def test_the_next_wake_is_expected_to_take_as_long_as_the_last():
-    async def test() -> None:
-        acoustic = Deployment()
-        wakes, clock = waking(acoustic=acoustic)
-        with pytest.raises(StageAsleep):
-            wakes.check(["acoustic"])
-        await soon()
-        clock.now += 8.0
-        acoustic.start.set()
-        await soon()
+async def test_the_next_wake_is_expected_to_take_as_long_as_the_last():
+    acoustic = Deployment()
+    wakes, clock = waking(acoustic=acoustic)
+    with pytest.raises(StageAsleep):
         wakes.check(["acoustic"])
-        acoustic.replicas.clear()
-        acoustic.start.clear()
-        with pytest.raises(StageAsleep) as refused:
-            wakes.check(["acoustic"])
-        assert refused.value.retry_after_s == 8.0
+    await soon()
+    clock.now += 8.0
+    acoustic.start.set()
+    await soon()
+    wakes.check(["acoustic"])
+    acoustic.replicas.clear()
+    acoustic.start.clear()
+    with pytest.raises(StageAsleep) as refused:
+        wakes.check(["acoustic"])
+    assert refused.value.retry_after_s == 8.0
 
-    run(test)
+
+async def test_who_has_the_time_waits_for_all_stages_and_who_has_not_is_refused_at_once():
+    text, acoustic = Deployment(), Deployment()
+    wakes, clock = waking(text=text, acoustic=acoustic)
+    with pytest.raises(StageAsleep):
+        await wakes.wait(["text", "acoustic"], FIRST_GUESS_S - 1)
+    waits = asyncio.create_task(wakes.wait(["text", "acoustic"], 60.0))
+    await soon()
+    text.start.set()
+    await soon()
+    assert not waits.done()
+    clock.now += 12.0
+    acoustic.start.set()
+    assert await waits == 12.0
+    assert (text.calls, acoustic.calls) == (1, 1)
 
 
-def test_who_has_the_time_waits_for_all_stages_and_who_has_not_is_refused_at_once():
-    async def test() -> None:
-        text, acoustic = Deployment(), Deployment()
-        wakes, clock = waking(text=text, acoustic=acoustic)
+async def test_who_leaves_takes_nobodys_wake_away():
+    text = Deployment()
+    wakes, clock = waking(text=text)
+    short = asyncio.create_task(wakes.wait(["text"], FIRST_GUESS_S))
+    long = asyncio.create_task(wakes.wait(["text"], 600.0))
+    await soon()
+    short.cancel()
+    await soon()
+    assert wakes.state("text") is Wakefulness.WAKING
+    clock.now += 1.0
+    text.start.set()
+    assert await long == 1.0
+
+
+async def test_a_wait_that_becomes_too_long_is_refused_after_all():
+    text = Deployment(comes=False)
+    wakes, clock = waking(text=text)
+    waits = asyncio.create_task(wakes.wait(["text"], 60.0))
+    await soon()
+    clock.now += 45.0
+    text.start.set()
+    with pytest.raises(StageAsleep) as refused:
+        await waits
+    assert refused.value.retry_after_s > 15.0
+
+
+async def test_a_call_that_fails_or_takes_too_long_is_repeated_by_the_next_request():
+    text = Deployment()
+    wakes, _ = waking(give_up_s=0.001, text=text)
+    for calls in (1, 2):
         with pytest.raises(StageAsleep):
-            await wakes.wait(["text", "acoustic"], FIRST_GUESS_S - 1)
-        waits = asyncio.create_task(wakes.wait(["text", "acoustic"], 60.0))
-        await soon()
-        text.start.set()
-        await soon()
-        assert not waits.done()
-        clock.now += 12.0
-        acoustic.start.set()
-        assert await waits == 12.0
-        assert (text.calls, acoustic.calls) == (1, 1)
-
-    run(test)
-
-
-def test_who_leaves_takes_nobodys_wake_away():
-    async def test() -> None:
-        text = Deployment()
-        wakes, clock = waking(text=text)
-        short = asyncio.create_task(wakes.wait(["text"], FIRST_GUESS_S))
-        long = asyncio.create_task(wakes.wait(["text"], 600.0))
-        await soon()
-        short.cancel()
-        await soon()
+            wakes.check(["text"])
         assert wakes.state("text") is Wakefulness.WAKING
-        clock.now += 1.0
-        text.start.set()
-        assert await long == 1.0
-
-    run(test)
-
-
-def test_a_wait_that_becomes_too_long_is_refused_after_all():
-    async def test() -> None:
-        text = Deployment(comes=False)
-        wakes, clock = waking(text=text)
-        waits = asyncio.create_task(wakes.wait(["text"], 60.0))
-        await soon()
-        clock.now += 45.0
-        text.start.set()
-        with pytest.raises(StageAsleep) as refused:
-            await waits
-        assert refused.value.retry_after_s > 15.0
-
-    run(test)
-
-
-def test_a_call_that_fails_or_takes_too_long_is_repeated_by_the_next_request():
-    async def test() -> None:
-        text = Deployment()
-        wakes, _ = waking(give_up_s=0.001, text=text)
-        for calls in (1, 2):
-            with pytest.raises(StageAsleep):
-                wakes.check(["text"])
-            assert wakes.state("text") is Wakefulness.WAKING
-            await until(lambda: wakes.state("text") is Wakefulness.ASLEEP)
-            assert text.calls == calls
-
-    run(test)
+        await until(lambda: wakes.state("text") is Wakefulness.ASLEEP)
+        assert text.calls == calls
 
 
 # Through Serve's own router and autoscaler: one call that waits is what they take for demand.
@@ -263,28 +238,25 @@ def router_to(controller: Controller) -> Any:
 
 
 @pytest.mark.usefixtures("apart")
-def test_serves_router_says_who_sleeps_and_one_call_that_waits_starts_a_replica():
-    async def test() -> None:
-        controller, config = Controller(), config_of(0)
-        router, autoscaler = router_to(controller), Autoscaler(config)
-        handle = handle_over(router)
-        assert not has_no_replica(handle), "nothing is known yet"
-        router._asyncio_router.update_deployment_config(config)
-        router._asyncio_router.update_deployment_targets(DeploymentTargetInfo(is_available=True, running_replicas=[]))
-        assert has_no_replica(handle)
-        assert autoscaler.hears(controller.reports) == 0
-        waking = Waking({ID.name: handle}, 300.0)
-        for _ in range(3):
-            with pytest.raises(StageAsleep):
-                waking.check([ID.name])
-        await until(lambda: controller.reports)
-        assert router._asyncio_router._metrics_manager.num_queued_requests == 1, "one call, however many were refused"
-        await until(lambda: autoscaler.hears(controller.reports) == 1)  # the first report may be of a moment before
-        assert waking.state(ID.name) is Wakefulness.WAKING
-        router._asyncio_router.update_deployment_config(config_of(1))
-        assert not has_no_replica(handle), "it always should have one"
-
-    asyncio.run(test())
+async def test_serves_router_says_who_sleeps_and_one_call_that_waits_starts_a_replica():
+    controller, config = Controller(), config_of(0)
+    router, autoscaler = router_to(controller), Autoscaler(config)
+    handle = handle_over(router)
+    assert not has_no_replica(handle), "nothing is known yet"
+    router._asyncio_router.update_deployment_config(config)
+    router._asyncio_router.update_deployment_targets(DeploymentTargetInfo(is_available=True, running_replicas=[]))
+    assert has_no_replica(handle)
+    assert autoscaler.hears(controller.reports) == 0
+    waking = Waking({ID.name: handle}, 300.0)
+    for _ in range(3):
+        with pytest.raises(StageAsleep):
+            waking.check([ID.name])
+    await until(lambda: controller.reports)
+    assert router._asyncio_router._metrics_manager.num_queued_requests == 1, "one call, however many were refused"
+    await until(lambda: autoscaler.hears(controller.reports) == 1)  # the first report may be of a moment before
+    assert waking.state(ID.name) is Wakefulness.WAKING
+    router._asyncio_router.update_deployment_config(config_of(1))
+    assert not has_no_replica(handle), "it always should have one"
 
 
 # A replica that stops.
@@ -303,19 +275,16 @@ def test_the_flag_is_that_of_serves_replica_in_this_process(monkeypatch: pytest.
         assert is_stopping() == stops
 
 
-def test_conversations_are_told(monkeypatch: pytest.MonkeyPatch):
+async def test_conversations_are_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(worker, "global_worker", serving(stops=True))
     monkeypatch.setattr(ingress_setup, "LOOK_S", 0.0)
     conversations = Conversations(ConversationsConfig())
 
-    async def run() -> None:
-        async def emit(event: object) -> None: ...
+    async def emit(event: object) -> None: ...
 
-        services = make_speech_services(Speaker())
-        conversation = Conversation(services, conversations.config, RequestContext("talk"), emit)
-        with conversations.joined(conversation):
-            looking = asyncio.create_task(ingress_setup.leave_when_stopped(conversations))
-            await asyncio.wait_for(conversation.leaving.wait(), 20)
-            looking.cancel()
-
-    asyncio.run(run())
+    services = make_speech_services(Speaker())
+    conversation = Conversation(services, conversations.config, RequestContext("talk"), emit)
+    with conversations.joined(conversation):
+        looking = asyncio.create_task(ingress_setup.leave_when_stopped(conversations))
+        await asyncio.wait_for(conversation.leaving.wait(), 20)
+        looking.cancel()

@@ -152,17 +152,14 @@ def test_one_continuation_is_free_however_many_were_cancelled(asked: list[tuple[
 
 
 @pytest.mark.parametrize("cache_control", ["no-store", "no-cache"])
-def test_a_repetition_that_the_cache_may_not_answer_is_paid(cache_control: str):
-    async def run() -> None:
-        replicas = Replicas()
-        await replicas.speak(0, "k")
-        for number in range(2, 5):
-            await replicas.speak(number % 2, "k", cache_control=cache_control)
-            assert await replicas.used() == number * len(TEXT)
-        await asyncio.gather(*(replicas.speak(number % 2, "l", cache_control=cache_control) for number in range(4)))
-        assert await replicas.used() == 8 * len(TEXT)
-
-    asyncio.run(run())
+async def test_a_repetition_that_the_cache_may_not_answer_is_paid(cache_control: str):
+    replicas = Replicas()
+    await replicas.speak(0, "k")
+    for number in range(2, 5):
+        await replicas.speak(number % 2, "k", cache_control=cache_control)
+        assert await replicas.used() == number * len(TEXT)
+    await asyncio.gather(*(replicas.speak(number % 2, "l", cache_control=cache_control) for number in range(4)))
+    assert await replicas.used() == 8 * len(TEXT)
 
 
 @pytest.mark.parametrize("first_made", [None, 0, 1, 2])
@@ -194,29 +191,23 @@ def test_a_repetition_of_which_anything_is_made_again_is_paid_or_refused(first_m
     asyncio.run(run())
 
 
-def test_a_reply_on_the_charge_of_another_has_no_free_continuation_of_its_own():
-    async def run() -> None:
-        replicas = Replicas()
-        for _ in range(2):
-            await replicas.speak(0, "k")
-        assert await replicas.used() == len(TEXT)
-        await replicas.speak(1, None, Resumption(1000, replicas.token))
-        assert await replicas.used() == 2 * len(TEXT)
-        await replicas.speak(1, "k", Resumption(1000))
-        assert await replicas.used() == 2 * len(TEXT)
-
-    asyncio.run(run())
+async def test_a_reply_on_the_charge_of_another_has_no_free_continuation_of_its_own():
+    replicas = Replicas()
+    for _ in range(2):
+        await replicas.speak(0, "k")
+    assert await replicas.used() == len(TEXT)
+    await replicas.speak(1, None, Resumption(1000, replicas.token))
+    assert await replicas.used() == 2 * len(TEXT)
+    await replicas.speak(1, "k", Resumption(1000))
+    assert await replicas.used() == 2 * len(TEXT)
 
 
-def test_a_charge_that_is_refused_leaves_nothing_reserved():
-    async def run() -> None:
-        quotas: Any = RemoteQuotas()
-        caller = Caller("anna", quota=Quota(characters_a_day=100, audio_s_a_minute=1.0), quotas=quotas)
-        quotas.record_audio("anna", caller.quota, 2.0)
-        charge = PendingCharge(caller)
-        with pytest.raises(ApiError):
-            await charge.take(50, 1.0)
-        assert await caller.characters_today() == 0
-        assert not quotas._used("anna").reserved
-
-    asyncio.run(run())
+async def test_a_charge_that_is_refused_leaves_nothing_reserved():
+    quotas: Any = RemoteQuotas()
+    caller = Caller("anna", quota=Quota(characters_a_day=100, audio_s_a_minute=1.0), quotas=quotas)
+    quotas.record_audio("anna", caller.quota, 2.0)
+    charge = PendingCharge(caller)
+    with pytest.raises(ApiError):
+        await charge.take(50, 1.0)
+    assert await caller.characters_today() == 0
+    assert not quotas._used("anna").reserved

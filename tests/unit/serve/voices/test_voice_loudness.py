@@ -138,31 +138,27 @@ def test_a_request_during_the_end_of_an_abandoned_measure_begins_another(tmp_pat
     assert asyncio.run(ask_in_the_middle())["seed:7"] < 0
 
 
-def test_who_begins_a_measure_pays_it_and_who_cannot_pay_fails_alone(tmp_path: Path):
+async def test_who_begins_a_measure_pays_it_and_who_cannot_pay_fails_alone(tmp_path: Path):
     quotas = LocalQuotas()
     poor, first, second = (
         Caller(name, quota=Quota(characters_a_day=most, audio_s_a_minute=1e6), quotas=quotas)
         for name, most in (("poor", 1), ("first", 1000), ("second", 1000))
     )
 
-    async def play() -> None:
-        speaker = Speaker(first_pause_s=0.01)
-        measure = loudness(tmp_path, speaker)
-        asked = [
-            asyncio.create_task(measure.gains_db({"seed:7"}, VERSION, SchedulingParams(), each))
-            for each in (poor, first, second)
-        ]
-        refused, *gains_db = await asyncio.gather(*asked, return_exceptions=True)
-        assert isinstance(refused, ApiError)
-        assert gains_db[0] == gains_db[1]
-        sentence = len(PREVIEW_TEXT["en"])
-        assert [await each.characters_today() for each in (poor, first, second)] == [0, sentence, 0]
-        speaker.chunks, speaker.pause_s = None, 0.01
-        left = asyncio.create_task(measure.gains_db({"seed:8"}, VERSION, SchedulingParams(), second))
-        await asyncio.sleep(0.1)
-        left.cancel()
-        await asyncio.gather(left, return_exceptions=True)
-        assert await second.characters_today() == sentence, "what was begun is paid"
-        assert quotas._used("second").audio_due > 0
-
-    asyncio.run(play())
+    speaker = Speaker(first_pause_s=0.01)
+    measure = loudness(tmp_path, speaker)
+    asked = [
+        asyncio.create_task(measure.gains_db({"seed:7"}, VERSION, SchedulingParams(), each)) for each in (poor, first, second)
+    ]
+    refused, *gains_db = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(refused, ApiError)
+    assert gains_db[0] == gains_db[1]
+    sentence = len(PREVIEW_TEXT["en"])
+    assert [await each.characters_today() for each in (poor, first, second)] == [0, sentence, 0]
+    speaker.chunks, speaker.pause_s = None, 0.01
+    left = asyncio.create_task(measure.gains_db({"seed:8"}, VERSION, SchedulingParams(), second))
+    await asyncio.sleep(0.1)
+    left.cancel()
+    await asyncio.gather(left, return_exceptions=True)
+    assert await second.characters_today() == sentence, "what was begun is paid"
+    assert quotas._used("second").audio_due > 0

@@ -1,8 +1,8 @@
 """Conversations: parts as HTTP requests would be, in order, ahead by a bounded lead, and gone at once when cancelled."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -84,18 +84,26 @@ class Room:
         return self.speaker.opened == self.speaker.closed and self.services.admission.in_flight == 0
 
 
-def talk(work: Callable[[Room], Coroutine[Any, Any, None]], room: Room | None = None) -> Room:
+@asynccontextmanager
+async def talking(room: Room | None = None) -> AsyncIterator[Room]:
+    """A conversation that ends with the block, and leaves nothing behind."""
     room = room or Room()
+    try:
+        yield room
+    finally:
+        await room.conversation.stop()
+    assert len(asyncio.all_tasks()) == 1
+    assert room.is_quiet
+
+
+def talk(work: Callable[[Room], Coroutine[Any, Any, None]]) -> Room:
+    room = Room()
 
     async def run() -> None:
-        try:
+        async with talking(room):
             await work(room)
-        finally:
-            await room.conversation.stop()
-        assert len(asyncio.all_tasks()) == 1, "nothing of it is left"
 
     asyncio.run(run())
-    assert room.is_quiet
     return room
 
 
@@ -136,8 +144,8 @@ def test_the_audio_depends_on_the_text_and_its_flushes_alone(text, data):
     assert sentences or whole.audio() == http_bytes(text)
 
 
-def test_a_context_says_what_it_speaks_in_order():
-    async def work(room: Room) -> None:
+async def test_a_context_says_what_it_speaks_in_order():
+    async with talking() as room:
         room.open()
         room.conversation.add("a", "One. ")
         room.conversation.flush("a")
@@ -145,8 +153,6 @@ def test_a_context_says_what_it_speaks_in_order():
         room.conversation.add("a", "  Two.")
         room.conversation.close("a")
         await room.over("a")
-
-    room = talk(work)
     kinds = [type(one.event if isinstance(one, PartSpoken) else one) for one in room.said]
     assert kinds == [Started, Audio, Audio, Finished] * 2 + [ContextClosed]
     assert room.texts == ["One. ", "  Two."]
@@ -156,18 +162,17 @@ def test_a_context_says_what_it_speaks_in_order():
     assert [stats.outcome for stats in room.observer.replies] == [Outcome.DONE] * 2
 
 
-def test_contexts_are_spoken_at_once_and_do_not_mix():
-    async def work(room: Room) -> None:
+async def test_contexts_are_spoken_at_once_and_do_not_mix():
+    async with talking(Room(Speaker(chunks=3, pause_s=0.01))) as room:
         for number in range(8):
             room.open(f"c{number}", speech={"seed": number})
             room.conversation.add(f"c{number}", "Some words.")
         for number in range(8):
             room.conversation.close(f"c{number}")
         await room.over(*(f"c{number}" for number in range(8)))
-
-    room = talk(work, Room(Speaker(chunks=3, pause_s=0.01)))
     for number in range(8):
-        alone = talk(partial(say_all, seed=number), Room(Speaker(chunks=3)))
+        async with talking(Room(Speaker(chunks=3))) as alone:
+            await say_all(alone, seed=number)
         assert room.audio(f"c{number}") == alone.audio()
     assert max(room.observer.in_flight) == 8
 
@@ -179,7 +184,7 @@ async def say_all(room: Room, seed: int) -> None:
     await room.over("a")
 
 
-def test_what_has_nothing_to_say_is_skipped_and_the_context_goes_on():
+async def test_what_has_nothing_to_say_is_skipped_and_the_context_goes_on():
     class Wordless(Speaker):
         async def stream(self, request: SynthesisRequest):
             if "..." in request.text:
@@ -187,23 +192,21 @@ def test_what_has_nothing_to_say_is_skipped_and_the_context_goes_on():
             async for chunk in super().stream(request):
                 yield chunk
 
-    async def work(room: Room) -> None:
+    async with talking(Room(Wordless(chunks=1))) as room:
         room.open()
         for text in ("...", "Words."):
             room.conversation.add("a", text)
             room.conversation.flush("a")
         room.conversation.close("a")
         await room.over("a")
-
-    room = talk(work, Room(Wordless(chunks=1)))
     skipped, started, *_ = room.said
     assert isinstance(skipped, PartSkipped)
     assert skipped.part.text == "..."
     assert (started.number, started.part.start) == (1, 3)
 
 
-def test_a_failure_ends_its_context_alone():
-    async def work(room: Room) -> None:
+async def test_a_failure_ends_its_context_alone():
+    async with talking(Room(Speaker(chunks=2, fails_at=1))) as room:
         for name in ("a", "b"):
             room.open(name, speech={} if name == "b" else {"priority": None})
             room.conversation.add(name, "Some words. ")
@@ -215,8 +218,6 @@ def test_a_failure_ends_its_context_alone():
             room.conversation.add("a", "more")
         await room.over("b")
         room.open("a")
-
-    room = talk(work, Room(Speaker(chunks=2, fails_at=1)))
     failed = next(one for one in room.said if isinstance(one, ContextFailed))
     assert (failed.context, failed.number) == ("a", 0)
     assert any(isinstance(one, ContextClosed) and one.context == "b" for one in room.said)
@@ -246,34 +247,30 @@ def test_a_cancel_at_any_point_leaves_nothing_behind(after, played_s):
     assert len(room.observer.unheard) == 1
 
 
-def test_an_interruption_says_what_was_heard():
-    async def work(room: Room) -> None:
+async def test_an_interruption_says_what_was_heard():
+    async with talking() as room:
         room.open()
         room.conversation.add("a", "One two three. ")
         room.conversation.flush("a")
         await until(lambda: len(room.said) == 4)
         await room.conversation.cancel("a", 0.1)
-
-    room = talk(work)
     heard = room.said[-1].heard
     assert (heard.played_s, heard.characters, heard.words, heard.is_exact) == (0.1, 3, 1, False)
     assert room.observer.unheard == [heard.unheard_steps] == [round(0.3 * 46.875)]
 
 
-def test_what_is_sent_and_still_playing_can_be_interrupted_once():
-    async def work(room: Room) -> None:
+async def test_what_is_sent_and_still_playing_can_be_interrupted_once():
+    async with talking() as room:
         await say_all(room, seed=1)
         await room.conversation.cancel("a", 0.1)
         with pytest.raises(ApiError, match="no context"):
             await room.conversation.cancel("a", 0.1)
-
-    room = talk(work)
     assert room.said[-1].heard.played_s == 0.1
     assert room.said[-1].heard.unheard_steps == round(0.3 * 46.875)
 
 
-def test_many_contexts_leave_no_more_than_a_few_behind():
-    async def work(room: Room) -> None:
+async def test_many_contexts_leave_no_more_than_a_few_behind():
+    async with talking() as room:
         for number in range(300):
             room.open(f"c{number}")
             room.conversation.close(f"c{number}")
@@ -281,11 +278,9 @@ def test_many_contexts_leave_no_more_than_a_few_behind():
                 await asyncio.sleep(0)
         assert len(room.conversation._contexts) <= room.config.max_contexts
 
-    talk(work)
 
-
-def test_the_next_part_waits_until_no_more_than_the_lead_is_unplayed():
-    async def work(room: Room) -> None:
+async def test_the_next_part_waits_until_no_more_than_the_lead_is_unplayed():
+    async with talking() as room:
         room.open(lead_s=0.25)
         for text in ("One.", "Two.", "Three."):
             room.conversation.add("a", text)
@@ -298,11 +293,9 @@ def test_the_next_part_waits_until_no_more_than_the_lead_is_unplayed():
         await room.over("a")
         assert room.texts == ["One.", "Two.", "Three."], "a stop of the replica does not wait for listeners"
 
-    talk(work)
 
-
-def test_a_pause_ends_a_part_if_the_context_says_so():
-    async def work(room: Room) -> None:
+async def test_a_pause_ends_a_part_if_the_context_says_so():
+    async with talking() as room:
         room.open("a", pause_s=0.01)
         room.open("b")
         for name in ("a", "b"):
@@ -310,11 +303,9 @@ def test_a_pause_ends_a_part_if_the_context_says_so():
         await until(lambda: len(room.said) >= 4)
         assert {one.context for one in room.said} == {"a"}
 
-    talk(work)
 
-
-def test_draining_speaks_what_was_flushed_and_opens_nothing():
-    async def work(room: Room) -> None:
+async def test_draining_speaks_what_was_flushed_and_opens_nothing():
+    async with talking() as room:
         room.open()
         room.conversation.add("a", "One.")
         room.conversation.flush("a")
@@ -328,10 +319,8 @@ def test_draining_speaks_what_was_flushed_and_opens_nothing():
         await until(lambda: not room.conversation.is_busy)
         assert room.texts == ["One.", "Two."]
 
-    talk(work)
 
-
-def test_limits_answer_in_words(monkeypatch):
+async def test_limits_answer_in_words(monkeypatch):
     monkeypatch.setattr(conversation, "MAX_WAITING_CHARS", 10)
     config = ConversationsConfig.varied({"max_contexts": 2})
     wrong: list[tuple[type[Exception], str, dict[str, Any]]] = [
@@ -343,7 +332,7 @@ def test_limits_answer_in_words(monkeypatch):
         (ApiError, "output_format", {"speech": {"output_format": "mp3_44100_128"}}),
     ]
 
-    async def work(room: Room) -> None:
+    async with talking(Room(config=config)) as room:
         for kind, words, given_settings in wrong:
             with pytest.raises(kind, match=words):
                 room.open(**{"lead_s": 1.0, **given_settings})
@@ -364,11 +353,9 @@ def test_limits_answer_in_words(monkeypatch):
         await room.over("a")
         assert room.texts == ["1234567890"]
 
-    talk(work, Room(config=config))
 
-
-def test_a_part_is_refused_as_its_request_would_be():
-    async def work(room: Room) -> None:
+async def test_a_part_is_refused_as_its_request_would_be():
+    async with talking(Room(limits=LimitsConfig(max_text_chars=20))) as room:
         room.open("a")
         room.conversation.add("a", "x" * 30)
         room.conversation.close("a")
@@ -376,29 +363,25 @@ def test_a_part_is_refused_as_its_request_would_be():
         (failed,) = room.said
         assert "max_text_chars" in str(failed.error)
 
-    talk(work, Room(limits=LimitsConfig(max_text_chars=20)))
 
-
-def test_parts_are_charged_and_end_when_the_quota_is_used_up():
+async def test_parts_are_charged_and_end_when_the_quota_is_used_up():
     room = Room()
     caller = Caller("some-key", quota=Quota(characters_a_day=7))
     room.conversation = Conversation(room.services, room.config, RequestContext("talk", caller), room.emit)
 
-    async def work(room: Room) -> None:
+    async with talking(room) as room:
         room.open("a")
         for _ in range(3):
             room.conversation.add("a", "Hello")
             room.conversation.flush("a")
         await room.over("a")
-
-    talk(work, room)
     assert room.texts == ["Hello"]
     assert room.said[-1].error.spec.code == "quota_exceeded"
 
 
 @pytest.mark.parametrize("refusal", [ClientLeft(), ReaderStalled("reads nothing")])
-def test_a_client_that_cannot_be_written_to_ends_its_conversation(refusal):
-    async def work(room: Room) -> None:
+async def test_a_client_that_cannot_be_written_to_ends_its_conversation(refusal):
+    async with talking(Room(Speaker(chunks=None))) as room:
         room.open()
         room.conversation.add("a", "One.")
         room.refusal = refusal
@@ -406,11 +389,9 @@ def test_a_client_that_cannot_be_written_to_ends_its_conversation(refusal):
         await until(lambda: room.conversation.broken is not None)
         assert room.conversation.broken is refusal
 
-    talk(work, Room(Speaker(chunks=None)))
 
-
-def test_a_replica_has_room_for_so_many_sockets():
-    async def work(room: Room) -> None:
+async def test_a_replica_has_room_for_so_many_sockets():
+    async with talking() as room:
         conversations = Conversations(ConversationsConfig(max_sockets=1))
         with conversations.joined(room.conversation):
             assert (conversations.open_now, conversations.busy) == (1, 0)
@@ -426,5 +407,3 @@ def test_a_replica_has_room_for_so_many_sockets():
         assert conversations.open_now == 0
         with pytest.raises(Draining), conversations.joined(room.conversation):
             pass
-
-    talk(work)
