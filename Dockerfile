@@ -30,7 +30,7 @@ COPY configs configs
 COPY scripts scripts
 # Editable: the project is installed once, in this folder, where the manifests name its files.
 RUN pip install --no-cache-dir --no-deps --editable . \
- && python -m compileall -q pipeline serve scripts && python -m scripts.launch.ship
+ && python -m compileall -q pipeline serve scripts && python -m serve.commands.launch.ship
 
 # numpy's threads would take the cores from the native code's.
 ENV OPENBLAS_NUM_THREADS=1 PYTHONUNBUFFERED=1 CHATTTS_HOME=/data
@@ -40,4 +40,4 @@ EXPOSE 8000
 HEALTHCHECK --interval=5s --timeout=3s --start-period=180s --retries=3 \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/ready', timeout=2)"]
 USER 1000:100
-ENTRYPOINT ["python", "-m", "scripts.launch.container"]
+ENTRYPOINT ["python", "-m", "serve.commands.launch.container"]

@@ -57,10 +57,10 @@ say: $(SERVING)  ## speak TEXT into hello.wav, without Ray
 	$(SERVE) say "$(TEXT)" -o hello.wav
 
 judge: $(VENV)/ready-test  ## how many words a recogniser mishears in held-out sentences (CHECKPOINT=demo), beside the teacher's own
-	$(SERVE) judge --local --checkpoint $(CHECKPOINT)
+	$(RUN) -m scripts.evaluate.intelligibility --local --checkpoint $(CHECKPOINT)
 
 bench: $(VENV)/ready-test  ## measure the service beside the ChatTTS package itself: some 17 minutes on two cores
-	$(SERVE) bench all --quick
+	$(RUN) -m scripts.bench all --quick
 
 chaos: $(VENV)/ready-test  ## mixed traffic on three nodes while faults happen (MINUTES=60, SEED: another one each time), judged to the byte
 	$(RUN) -m scripts.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))

@@ -26,7 +26,7 @@ ABANDONED_AFTER_S = 6 * 3600  # a draft folder this old belongs to a process tha
 
 
 def hub_folder(home: Path) -> Path:
-    """Returns the folder into which scripts/weights/fetch.py downloads the real checkpoint."""
+    """Returns the folder into which serve/commands/weights/fetch.py downloads the real checkpoint."""
     return weights_home(home) / "hub" / HUB_NAME
 
 

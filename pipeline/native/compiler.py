@@ -29,7 +29,7 @@ from pipeline.native.instructions import FLAGS, NONE, VARIABLE, Instructions, us
 from pipeline.paths import cache_home
 
 HEADERS = Path(__file__).parent
-SHIPPED = HEADERS / "built"  # what an image brings, compiled by `python -m scripts.launch.ship`
+SHIPPED = HEADERS / "built"  # what an image brings, compiled by `python -m serve.commands.launch.ship`
 COMPILERS = ("c++", "g++", "clang++")
 # No contraction: a compiler may join product and sum in one row of a block and not in the next.
 COMMON_FLAGS = ("-std=c++20", "-O3", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")

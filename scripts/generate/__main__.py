@@ -15,10 +15,10 @@ from google.protobuf.json_format import MessageToJson
 from grpc_tools import protoc
 
 from scripts.generate import glossary, k8s_config, monitoring, mounts, pinyin_table
-from scripts.operate.config_reference import markdown
+from serve.commands.operate.config_reference import markdown
 
 ROOT = Path(__file__).resolve().parents[2]
-RIVA = ROOT / "serve/doors/riva/riva_tts.proto"
+RIVA = ROOT / "serve/protocols/riva/riva_tts.proto"
 
 
 def all_files() -> dict[Path, str]:
@@ -28,7 +28,7 @@ def all_files() -> dict[Path, str]:
 
 
 def riva_protocol() -> str:
-    """Returns the descriptors of Riva's .proto file as JSON, which serve/doors/riva/protocol.py makes messages of.
+    """Returns the descriptors of Riva's .proto file as JSON, which serve/protocols/riva/protocol.py makes messages of.
 
     Raises:
         RuntimeError: protoc refuses the file.

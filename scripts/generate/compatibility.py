@@ -12,15 +12,15 @@ from pathlib import Path
 
 from starlette.routing import Route, WebSocketRoute
 
-from scripts.operate.config_reference import sections
-from serve.http.api import ROUTERS
+from serve.commands.operate.config_reference import sections
 from serve.observability.metrics import definitions
+from serve.protocols.api import ROUTERS
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docs/compatibility.json"
 PYTHON = (
     "serve.app:build_app",
-    "serve.http.proxy_middleware:middlewares",
+    "serve.protocols.proxy_middleware:middlewares",
     "serve.resilience.autoscaling:StepBacklogPolicy",
 )
 """What configurations and the environment name."""

@@ -1,6 +1,6 @@
 """Kubernetes config: embeds configs/*.yaml into the Kubernetes overlays, and writes the environment of Ray's pods.
 
-In:    the configuration each overlay deploys; the table of scripts/launch/ray_environment.py
+In:    the configuration each overlay deploys; the table of serve/commands/launch/ray_environment.py
 Out:   k8s/overlays/*/serve-config.yaml, the same text as a patch of the RayService; doors.yaml and doors-policy.yaml, which
        open the ports of gRPC and Wyoming where the configuration has them; k8s/base/ray-env.yaml
 Never: a value of its own
@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from pipeline.yaml_loader import parse_yaml
-from scripts.launch.ray_environment import Place, variables
+from serve.commands.launch.ray_environment import Place, variables
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERLAYS = {"dev": "configs/k8s-dev.yaml", "prod": "configs/k8s-prod.yaml"}
@@ -32,8 +32,8 @@ spec:
   serveConfigV2: |
 """
 ENVIRONMENT_HEAD = """\
-# Written by `python -m scripts.generate` from scripts/launch/ray_environment.py: the environment of every Ray process, on the
-# head and on all workers alike.
+# Written by `python -m scripts.generate` from serve/commands/launch/ray_environment.py: the environment of every Ray
+# process, on the head and on all workers alike.
 apiVersion: v1
 kind: ConfigMap
 metadata:

@@ -37,7 +37,7 @@ from pipeline.types import Prompt, SamplingParams, StepBlock
 from pipeline.vocoder.vocoder import Vocoder
 from serve.config.app_config import AppConfig, read_app_config
 from serve.deployments import ingress_setup
-from serve.http.api import create_api
+from serve.protocols.api import create_api
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "Hello there, how are you?"

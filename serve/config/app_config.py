@@ -15,13 +15,13 @@ from pipeline.config import PipelineConfig, StrictModel
 from pipeline.errors import ConfigError
 from serve.config.bounded import LoudnessLufs
 from serve.config.contradictions import contradictions
-from serve.config.doors import WyomingConfig
 from serve.config.hosts import network
 from serve.config.jobs import JobsConfig
 from serve.config.keys import KeysConfig
 from serve.config.messages import explain
 from serve.config.model_versions import ModelConfig, Version, versions_of, wrong_models
 from serve.config.policies import DegradationStep, DegradeConfig, VersionId
+from serve.config.protocols import WyomingConfig
 from serve.config.stores import redis_url, store_url
 
 IMPORT_PATH = "serve.app:build_app"

@@ -21,10 +21,10 @@ from serve.config.messages import explain
 from serve.config.model_versions import RoutesConfig, wrong_routes
 from serve.deployments.background_tasks import Background
 from serve.deployments.ingress_setup import background_work, build_parts, speak_first_words
-from serve.doors.riva.calls import CallContext, RivaDoor
-from serve.http.api import create_api
 from serve.http.services import Services
 from serve.http.speech_gate import SpeechGate
+from serve.protocols.api import create_api
+from serve.protocols.riva.calls import CallContext, RivaDoor
 from serve.remote.remote_stages import Handle
 
 LOG = logging.getLogger("ray.serve.chattts")

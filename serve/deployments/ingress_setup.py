@@ -41,7 +41,6 @@ from serve.config.folders import jobs_folder
 from serve.deployments.ingress_records import IngressRecords, open_records
 from serve.deployments.ingress_status import IngressStatus
 from serve.deployments.replica_info import replica_info
-from serve.doors.wyoming.listener import WyomingListener
 from serve.http.body_reader import BodyReader
 from serve.http.connection import UnreadBytes
 from serve.http.services import Services
@@ -53,19 +52,20 @@ from serve.observability.recent_replies import RecentReplies
 from serve.observability.reply_stats import ReplyObserver
 from serve.observability.request_log import RefusalTally
 from serve.observability.tracing import Tracing
+from serve.protocols.wyoming.listener import WyomingListener
 from serve.remote.code_cache import follow_purges
 from serve.remote.pipelines import VersionPipelines
 from serve.remote.ray_private import IS_BEHIND_PROXY, is_stopping
 from serve.remote.remote_stages import Handle, ask_capabilities, ask_fingerprint, ask_speakers, plainly_pickled
 from serve.remote.replicas import TEXT, Replicas
 from serve.resilience.quarantine import Quarantine
+from serve.resilience.rollout import Rollout
 from serve.speech.conversation.conversation import Conversations
 from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import ModelSelector
 from serve.speech.recent_overload import RecentOverload
 from serve.speech.resuming import Resuming
 from serve.speech.services import SpeechServices
-from serve.versions.rollout import Rollout
 from serve.voices.voice_service import VoiceService
 
 LOG = logging.getLogger("ray.serve.chattts")

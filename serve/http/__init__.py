@@ -1,1 +1,1 @@
-"""FastAPI: middleware, routes, schemas and the streaming response. Knows no Ray."""
+"""The HTTP server: limits, bodies, writers, errors. It knows no protocol by name and no Ray."""

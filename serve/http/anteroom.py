@@ -1,4 +1,4 @@
-"""Anteroom: where a socket waits whose client says its key in its first message, as ElevenLabs' clients in browsers do.
+"""Anteroom: where a socket waits whose client says its key in its first message.
 
 In:    the first message of a socket without a key
 Out:   the key; the socket as its route expects it, without the key in the message; a refusal in the protocol's words
@@ -12,13 +12,12 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
 from serve.errors import ApiError, ErrorSpec, bad_request
-from serve.http.elevenlabs import errors as elevenlabs
-from serve.http.elevenlabs.frames import context_in
-from serve.http.error_reply import path_in
+from serve.http.protocol import Protocols, path_in
 from serve.http.uvicorn_protocols import MESSAGE_LIMIT
 
 MOST_BYTES = 4096
@@ -85,18 +84,20 @@ class Anteroom:
 class WaitingSocket:
     """A request; if it is for a socket whose client may say its key in its first message, that socket too."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, protocols: Protocols) -> None:
         self.scope = scope
+        self._protocol = protocols.of(scope)
         self.is_open = False
         """whether it was accepted before its key was known"""
         self._receive = receive
         self._send = send
         self._replayed: list[Message] = []
+        self._fields: dict[str, Any] = {}  # of the first message, once it was read
 
     @property
     def may_say_its_key(self) -> bool:
         """Whether clients of its protocol say their key in the first message."""
-        return self.scope["type"] == "websocket" and elevenlabs.is_socket(path_in(self.scope))
+        return self.scope["type"] == "websocket" and self._protocol.has_key_message(path_in(self.scope))
 
     async def key(self) -> str:
         """Accepts the socket and returns the key that its first message says.
@@ -108,19 +109,19 @@ class WaitingSocket:
         await self._send({"type": "websocket.accept", "message_limit": MOST_BYTES})
         self.is_open = True
         text = await self._first_text()
-        self._replayed = [{"type": "websocket.receive", "text": text}]  # what a refusal is about
         try:
             fields = json.loads(text)
         except (ValueError, RecursionError):
             raise bad_request("invalid_json", "the message is not valid JSON") from None
         if not isinstance(fields, dict):
             raise bad_request("invalid_type", "a message is a JSON object")
-        found = [fields.pop(name, None) for name in KEY_FIELDS]
-        said = next((one for one in found if isinstance(one, str) and one.strip()), None)
-        if said is None:
+        self._fields = fields
+        values = [fields.pop(name, None) for name in KEY_FIELDS]
+        key = next((value for value in values if isinstance(value, str) and value.strip()), None)
+        if key is None:
             raise _without_key()
         self._replayed = [{"type": "websocket.receive", "text": json.dumps(fields)}, {"type": "websocket.connect"}]
-        return said.removeprefix("Bearer ").strip()
+        return key.removeprefix("Bearer ").strip()
 
     async def receive(self) -> Message:
         """As ASGI's; to its route a socket seems to open now, with its first message."""
@@ -134,10 +135,9 @@ class WaitingSocket:
 
     async def refuse(self, refusal: ApiError, request_id: str) -> None:
         """Says why a socket that is open is refused, and closes it."""
-        context = context_in(self._replayed[0]["text"]) if self._replayed else None
-        named = context if elevenlabs.has_contexts(path_in(self.scope)) else None
-        await self._send({"type": "websocket.send", "text": json.dumps(elevenlabs.message_of(refusal, request_id, named))})
-        code = elevenlabs.close_code_of(refusal)
+        message = self._protocol.socket_error(refusal, request_id, path_in(self.scope), self._fields)
+        await self._send({"type": "websocket.send", "text": json.dumps(message)})
+        code = self._protocol.close_code(refusal)
         await self._send({"type": "websocket.close", "code": code, "reason": refusal.spec.code})
 
     async def _first_text(self) -> str:

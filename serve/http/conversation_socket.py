@@ -17,10 +17,10 @@ from serve.access.pace import MessagePace, too_many_messages
 from serve.access.refusals import invalid_key
 from serve.errors import ApiError, bad_request, to_api_error
 from serve.http.close_codes import GOING_AWAY, NORMAL, POLICY_VIOLATION, TRY_AGAIN
-from serve.http.door import Door, Message
 from serve.http.middleware import caller_of, subprotocol_of
 from serve.http.request_context import context_of
 from serve.http.services import Services
+from serve.http.session import Door, Message
 from serve.http.speech_writers import GENERATED
 from serve.speech.conversation.conversation import Conversation
 from serve.speech.conversation.events import ContextFailed, ConversationEvent

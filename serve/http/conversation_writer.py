@@ -11,8 +11,8 @@ from typing import Any
 
 from pipeline.voices.names import display_name
 from serve.errors import to_api_error
-from serve.http.door import Message
 from serve.http.ignored_fields import named_fields
+from serve.http.session import Message
 from serve.speech.conversation.events import (
     ContextCancelled,
     ContextClosed,

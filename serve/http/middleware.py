@@ -21,7 +21,8 @@ from serve.access.caller import ANONYMOUS_CALLER, Caller
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.errors import ApiError
 from serve.http.anteroom import Anteroom, SocketLeft, WaitingSocket
-from serve.http.error_reply import NOT_STORED, error_reply, path_in
+from serve.http.error_reply import NOT_STORED, error_reply
+from serve.http.protocol import Protocols
 from serve.http.route_access import RouteAccessTable
 from serve.http.sender import peer_of, safe_request_id
 from serve.observability.reply_stats import ReplyObserver
@@ -77,11 +78,13 @@ class AuthMiddleware:
         app: ASGIApp,
         *,
         routes: RouteAccessTable,
+        protocols: Protocols,
         authenticator: Callable[[], Authenticator],
         observer: Callable[[], ReplyObserver],
     ) -> None:
         self._app = app
         self._routes = routes
+        self._protocols = protocols
         self._authenticator = authenticator
         self._observer = observer
         self._anteroom = Anteroom()
@@ -95,7 +98,7 @@ class AuthMiddleware:
         is_with_route = False
         added: dict[str, str] = {}  # headers
         is_cut = True  # when the key is revoked
-        waiting = WaitingSocket(scope, receive, send)
+        waiting = WaitingSocket(scope, receive, send, self._protocols)
 
         async def send_on(message: Message) -> None:
             nonlocal is_cut
@@ -136,7 +139,7 @@ class AuthMiddleware:
             if waiting.is_open:
                 await waiting.refuse(refusal, request_id)
                 return
-            await error_reply(refusal, request_id, path=path_in(scope))(scope, receive, send)
+            await error_reply(refusal, request_id, protocol=self._protocols.of(scope))(scope, receive, send)
         except SocketLeft:
             pass
 

@@ -38,7 +38,7 @@ from serve.remote.remote_stages import (
 from serve.remote.replicas import TEXT, Replicas, needed_by, stages_of
 from serve.resilience.circuit_breaker import is_fault
 from serve.resilience.quarantine import Quarantine
-from serve.versions.rollout import Rollout
+from serve.resilience.rollout import Rollout
 
 GIVEN_UP_S = 5.0  # a client that leaves after so long without audio counts as a failure of the version
 

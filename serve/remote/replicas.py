@@ -17,7 +17,7 @@ from serve.remote.remote_stages import Handle, ask_stats
 from serve.remote.waking import Wakefulness, Waking
 from serve.resilience.autoscaling import BACKLOG_S, BUSY
 from serve.resilience.circuit_breaker import Breaker
-from serve.versions.rollout import Rollout
+from serve.resilience.rollout import Rollout
 
 LOG = logging.getLogger("ray.serve.chattts")
 

@@ -1,1 +1,1 @@
-"""What happens when a stage fails or load is high: breakers, quarantine, degradation, autoscaling."""
+"""What happens when a stage or a version fails or load is high: breakers, quarantine, degradation, autoscaling, rollout."""

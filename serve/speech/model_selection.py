@@ -15,8 +15,8 @@ from pipeline.text.language_tags import DIALECT
 from serve.access.caller import ANONYMOUS
 from serve.config.model_versions import ONLY, CompatConfig, Version
 from serve.errors import ApiError, ErrorSpec, bad_request
+from serve.resilience.rollout import Rollout
 from serve.speech.schemas.speech import MODELS, OTHER_MODELS, REFINE, RefineBody, SpeechBody
-from serve.versions.rollout import Rollout
 
 HABITS = {"oral": "oral", "laugh": "laugh", "pause": "break"}
 """field of RefineParams -> its name in a body and in ChatTTS's tokens: [oral_2], [break_4]"""

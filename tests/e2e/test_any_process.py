@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.launch.processes import Process
+from serve.commands.launch.processes import Process
 from tests.support.door_process import say_live
 from tests.support.recovery import recovered
 from tests.support.started import START_TIMEOUT_S, started

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from scripts.launch.processes import members
+from serve.commands.launch.processes import members
 from tests.support.ports import free_port
 from tests.support.started import Started, nothing_is_left, started
 
@@ -21,7 +21,7 @@ def speaks(service: Started) -> bool:
 
 
 def code_after_killing(title: str, service: Started, capsys: pytest.CaptureFixture[str]) -> int:
-    """What scripts.launch.start ends with by itself."""
+    """What serve.commands.launch.start ends with by itself."""
     os.kill(service.one(title).pid, signal.SIGKILL)
     began = time.monotonic()
     code = service.exit_code()

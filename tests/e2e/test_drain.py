@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from scripts.launch.processes import end_session
+from serve.commands.launch.processes import end_session
 from tests.support.cluster import FLAT, LONG
 from tests.support.ports import free_port
 from tests.support.started import STOP_TIMEOUT_S, nothing_is_left, started

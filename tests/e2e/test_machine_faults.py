@@ -52,7 +52,7 @@ with urllib.request.urlopen(request, timeout=300) as reply:
 
 @dataclass
 class Service(Started):
-    """A service of scripts.launch.start on disks of its own, and how another network reaches it."""
+    """A service of serve.commands.launch.start on disks of its own, and how another network reaches it."""
 
     prefix: list[str]
     address: str

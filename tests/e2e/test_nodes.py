@@ -24,7 +24,7 @@ from ray.cluster_utils import Cluster as Machines
 from ray.serve.context import _get_global_client
 
 from scripts.chaos.deploying import deploy
-from scripts.operate.leave_node import leave
+from serve.commands.operate.leave_node import leave
 from serve.config.app_config import PROJECT
 from tests.support.cluster import ENVIRONMENT, document_of
 from tests.support.ports import free_port
@@ -161,7 +161,7 @@ def test_a_machine_that_leaves_under_load_cuts_nothing(nodes: Nodes):
     assert expected.status_code == 200
     fresh, (staying, leaving) = nodes.add_voice(), nodes.voices
     with talking(nodes) as heard:
-        command = [sys.executable, "-m", "scripts.operate.leave_node", "--node", leaving.node_id, "--grace", "400"]
+        command = [sys.executable, "-m", "serve.commands.operate.leave_node", "--node", leaving.node_id, "--grace", "400"]
         command += ["--address", nodes.machines.address]
         done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=450)
         assert done.returncode == 0, done.stderr

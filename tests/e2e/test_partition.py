@@ -20,7 +20,7 @@ import requests
 from ray import serve
 
 from scripts.chaos.deploying import deploy
-from scripts.launch.processes import end_session, sessions_with
+from serve.commands.launch.processes import end_session, sessions_with
 from tests.support.cluster import ENVIRONMENT, FLAT, LONG, document_of
 from tests.support.network import OURS, THEIRS, another_machine, set_link
 from tests.support.ports import free_port

@@ -14,12 +14,12 @@ from starlette.routing import WebSocketRoute
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from scripts.launch.announce import own_listeners, port_use
-from scripts.launch.start import HAPROXY_PORTS
 from serve.access.api_keys import Scope
+from serve.commands.launch.announce import own_listeners, port_use
+from serve.commands.launch.start import HAPROXY_PORTS
 from serve.config.app_config import PROJECT
-from serve.http.api import ROUTERS
 from serve.http.close_codes import POLICY_VIOLATION
+from serve.protocols.api import ROUTERS
 from tests.support.pages import table
 from tests.support.started import Started, started
 from tests.support.waiting import wait_until
@@ -99,7 +99,7 @@ def status_of_socket(url: str, headers: dict[str, str]) -> int:
 
 
 def make_key(service: Started, scope: str) -> str:
-    command = [sys.executable, "-m", "scripts.operate.keys", "add", scope, "--scopes", scope, "--requests-per-s", "none"]
+    command = [sys.executable, "-m", "serve.commands.operate.keys", "add", scope, "--scopes", scope, "--requests-per-s", "none"]
     done = subprocess.run(
         [*command, "--config", str(service.config)],
         env=service.environment,

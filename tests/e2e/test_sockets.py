@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scripts.chaos.load import idle_sockets
-from scripts.launch.open_files import allowed, connections, raise_limit
+from serve.commands.launch.open_files import allowed, connections, raise_limit
 from tests.support.started import Started, started
 
 pytestmark = pytest.mark.nightly

@@ -22,7 +22,7 @@ import requests
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from scripts.launch.announce import gcs_address, own_listeners
+from serve.commands.launch.announce import gcs_address, own_listeners
 from serve.config.app_config import PROJECT
 from tests.support import attacker
 from tests.support.cluster import FLAT, is_idle
@@ -46,7 +46,7 @@ OFFICE |= {"RAY_ADDRESS": "192.0.2.77:6379"}
 
 
 class Service(Started):
-    """A service of scripts.launch.start, and what clients do with it."""
+    """A service of serve.commands.launch.start, and what clients do with it."""
 
     def speak(self, **fields: object) -> requests.Response:
         body = {"input": "Hello there.", "response_format": "pcm", "seed": 5, "cache": "no-store"} | fields
@@ -329,7 +329,7 @@ def test_it_leaves_a_foreign_cluster_alone_and_raises_the_limit_of_files(service
 def drained(service: Service) -> subprocess.CompletedProcess[str]:
     """Drains the service with the command for it."""
     environment = {name: value for name, value in service.environment.items() if name not in OFFICE}
-    command = [sys.executable, "-m", "scripts.operate.drain", str(service.config), "--grace", "60"]
+    command = [sys.executable, "-m", "serve.commands.operate.drain", str(service.config), "--grace", "60"]
     return subprocess.run(command, env=environment, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=200)
 
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pipeline.config import PipelineConfig
 from pipeline.spec import SAMPLE_RATE
 from pipeline.types import SamplingParams, SynthesisRequest
-from scripts.say import open_pipeline
 from scripts.train_demo.held_out import held_out
+from serve.commands.say import open_pipeline
 from tests.support.english_checkpoint import CHINESE_TOKEN
 
 CONFIG = {"checkpoint": "demo", "engine": {"slots": 16, "max_waiting": 80, "dtype": "float32"}}

@@ -20,10 +20,10 @@ from pipeline.config import PipelineConfig
 from pipeline.spec import SAMPLE_RATE
 from pipeline.types import SamplingParams, SynthesisRequest
 from scripts.evaluate.listening import Listener, Recording
-from scripts.say import open_pipeline
 from scripts.train_demo.held_out import Kind, held_out
 from scripts.train_demo.recogniser import Recogniser, mistakes
 from scripts.train_demo.sentences import words_of
+from serve.commands.say import open_pipeline
 
 DIGITS, WORDS = held_out("digits")[:12], held_out("words")[:6]
 EVERYDAY, MANDARIN = held_out("everyday")[:6], held_out("mandarin")[:6]

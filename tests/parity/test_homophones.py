@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.text.normalize.chinese import HOMOPHONES, homophones
-from scripts.weights.fetch import HASHES_FILE
+from serve.commands.weights.fetch import HASHES_FILE
 from tests.support.effort import examples
 
 RESOURCES = Path(ChatTTS.__file__).parent / "res"

@@ -24,7 +24,7 @@ from pipeline.errors import ConfigError
 from pipeline.native.instructions import Instructions, usable
 from pipeline.text.markup.ssml import parse
 from pipeline.types import AudioOptions, Denoise, SamplingParams, SynthesisRequest
-from scripts.say import open_pipeline
+from serve.commands.say import open_pipeline
 from serve.config.app_config import PROJECT
 from serve.config.config_file import check_file
 

@@ -10,7 +10,7 @@ import requests
 import uvicorn
 
 from serve.config.app_config import PROJECT
-from serve.http.api import create_api
+from serve.protocols.api import create_api
 from tests.support.fakes import Speaker, make_services
 
 CHUNKS = 10

@@ -69,13 +69,13 @@ from serve.observability.recent_replies import RecentReplies
 from serve.observability.reply_stats import ReplyStats
 from serve.observability.request_log import RefusalTally
 from serve.observability.tracing import Tracing
+from serve.resilience.rollout import Rollout
 from serve.speech.conversation.conversation import Conversations
 from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import ModelSelector
 from serve.speech.recent_overload import RecentOverload
 from serve.speech.resuming import Resuming
 from serve.speech.services import SpeechServices
-from serve.versions.rollout import Rollout
 from serve.voices.voice_service import VoiceService
 
 CHUNK = 4_800  # samples, 200 ms

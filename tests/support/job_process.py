@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.config import PipelineConfig
 from pipeline.store.open import open_store
-from scripts.say import open_pipeline
+from serve.commands.say import open_pipeline
 from serve.config.jobs import JobsConfig
 from serve.jobs.desk import JobDesk
 from serve.jobs.record import UNFINISHED

@@ -12,8 +12,8 @@ import requests
 import uvicorn
 from starlette.types import ASGIApp
 
-from serve.http.api import create_api
 from serve.http.services import Services
+from serve.protocols.api import create_api
 
 CANARY = "canary-7f3a"  # what a client sends and no error may repeat
 POST = "POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

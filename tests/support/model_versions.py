@@ -2,7 +2,7 @@
 
 from pipeline.config import PipelineConfig
 from serve.config.model_versions import ModelConfig, RoutesConfig, versions_of
-from serve.versions.rollout import Rollout
+from serve.resilience.rollout import Rollout
 from tests.support.clock import HeldClock
 
 V1, V2, V3 = "chattts@v1", "chattts@v2", "chattts@v3"

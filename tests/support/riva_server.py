@@ -8,10 +8,10 @@ from typing import Any
 
 import grpc
 
-from serve.doors.riva import protocol
-from serve.doors.riva.calls import RivaDoor, RivaRefusal
-from serve.doors.riva.protocol import add_RivaSpeechSynthesisServicer_to_server
 from serve.http.services import Services
+from serve.protocols.riva import protocol
+from serve.protocols.riva.calls import RivaDoor, RivaRefusal
+from serve.protocols.riva.protocol import add_RivaSpeechSynthesisServicer_to_server
 
 
 class Servicer:

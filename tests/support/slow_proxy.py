@@ -4,7 +4,7 @@ import time
 
 from starlette.middleware import Middleware
 
-from serve.http import proxy_middleware
+from serve.protocols import proxy_middleware
 
 SLOW_S = 20.0  # by default Serve waits three times 5 s
 

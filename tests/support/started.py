@@ -1,4 +1,4 @@
-"""scripts.launch.start in a process of its own, and what tests need to look at and to end it."""
+"""serve.commands.launch.start in a process of its own, and what tests need to look at and to end it."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import requests
 
-from scripts.launch.processes import Process, end_session, members, processes, sessions_with
+from serve.commands.launch.processes import Process, end_session, members, processes, sessions_with
 from serve.config.app_config import PROJECT
 from tests.support.ports import free_port
 from tests.support.signals import as_in_a_terminal
@@ -24,14 +24,14 @@ START_TIMEOUT_S = 600.0  # half a minute where the machine is idle
 STOP_TIMEOUT_S = 240.0
 HAPROXY_PORTS = ("RAY_SERVE_HAPROXY_METRICS_PORT", "RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT")
 FEW_FILES = 256
-SERVICER = "serve.doors.riva.protocol:add_RivaSpeechSynthesisServicer_to_server"
+SERVICER = "serve.protocols.riva.protocol:add_RivaSpeechSynthesisServicer_to_server"
 PATIENT = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}
 """variables of a service with a port for gRPC, which is ready later"""
 
 
 @dataclass
 class Started:
-    """A service of scripts.launch.start."""
+    """A service of serve.commands.launch.start."""
 
     port: int
     process: subprocess.Popen[bytes]
@@ -70,7 +70,7 @@ class Started:
         return found
 
     def processes(self) -> list[Process]:
-        """Of the session in which everything runs but scripts.launch.start itself."""
+        """Of the session in which everything runs but serve.commands.launch.start itself."""
         return members(self.serve_run().session)
 
     def one(self, title: str) -> Process:
@@ -86,12 +86,12 @@ def started(
     folder: Path,
     port: int | None = None,
     changes: Mapping[str, str] = {},
-    program: tuple[str, ...] = ("-m", "scripts.launch.start"),
+    program: tuple[str, ...] = ("-m", "serve.commands.launch.start"),
     where: Path = PROJECT,
     prefix: Path = Path(sys.prefix),
     **variables: str,
 ) -> Iterator[Started]:
-    """Run scripts.launch.start as a shell runs a background command: with SIGINT ignored, and few files allowed.
+    """Run serve.commands.launch.start as a shell runs a background command: with SIGINT ignored, and few files allowed.
 
     Its Python is in the home, as it is in that of who has checked this out in a folder with a space.
 

@@ -39,10 +39,10 @@ IN_TORCH = (
     "pipeline/model/sampling.py",
     "pipeline/vocoder/reference_encoder.py",
     "pipeline/vocoder/windowed",
-    "scripts/doctor_gpu.py",
+    "serve/commands/doctor_gpu.py",
     "scripts/evaluate",
-    "scripts/operate/size.py",
-    "scripts/weights/convert_voice.py",
+    "serve/commands/operate/size.py",
+    "serve/commands/weights/convert_voice.py",
 )
 # Sources -> the extras that are installed wherever they run; the longest prefix counts.
 EXTRAS: dict[str, tuple[str, ...]] = {

@@ -15,23 +15,25 @@ from pipeline.config import PipelineConfig
 from pipeline.yaml_loader import parse_yaml
 from scripts.bench.summary import summarise
 from serve.config.app_config import AppConfig
-from serve.config.doors import WyomingConfig
 from serve.config.model_versions import RoutesConfig
-from serve.doors.riva import protocol
-from serve.doors.riva.protocol import SynthesizeSpeechRequest
-from serve.doors.riva.translation import STATUSES, Configuration
-from serve.doors.wyoming.messages import SynthesizeStartData, WyomingVoice
-from serve.http.api import ROUTERS
-from serve.http.deepgram.door import DeepgramMessage
-from serve.http.deepgram.errors import NAMES as DEEPGRAM_ERRORS
-from serve.http.deepgram.translation import CONTAINERS, SpeakQuery
-from serve.http.elevenlabs.dialogue import DialogueBody, Turn
-from serve.http.elevenlabs.errors import NAMES as ELEVENLABS_ERRORS
-from serve.http.elevenlabs.frames import DialogueFrame, Frame, Line
-from serve.http.elevenlabs.translation import HttpQuery, TextSocketQuery, TextToSpeechBody
-from serve.http.routes import elevenlabs as elevenlabs_speech
-from serve.http.routes import elevenlabs_account, elevenlabs_dialogue, elevenlabs_voices
-from serve.http.routes.elevenlabs_voices import Labels
+from serve.config.protocols import WyomingConfig
+from serve.protocols.api import ROUTERS
+from serve.protocols.deepgram.protocol import NAMES as DEEPGRAM_ERRORS
+from serve.protocols.deepgram.session import DeepgramMessage
+from serve.protocols.deepgram.translation import CONTAINERS, SpeakQuery
+from serve.protocols.elevenlabs import account_routes as elevenlabs_account
+from serve.protocols.elevenlabs import dialogue_routes as elevenlabs_dialogue
+from serve.protocols.elevenlabs import routes as elevenlabs_speech
+from serve.protocols.elevenlabs import voice_routes as elevenlabs_voices
+from serve.protocols.elevenlabs.dialogue import DialogueBody, Turn
+from serve.protocols.elevenlabs.frames import DialogueFrame, Frame, Line
+from serve.protocols.elevenlabs.protocol import NAMES as ELEVENLABS_ERRORS
+from serve.protocols.elevenlabs.translation import HttpQuery, TextSocketQuery, TextToSpeechBody
+from serve.protocols.elevenlabs.voice_routes import Labels
+from serve.protocols.riva import protocol
+from serve.protocols.riva.protocol import SynthesizeSpeechRequest
+from serve.protocols.riva.translation import STATUSES, Configuration
+from serve.protocols.wyoming.messages import SynthesizeStartData, WyomingVoice
 from tests.support.pages import PAGES, ROOT, section, table
 from tests.support.recovery import FILE
 

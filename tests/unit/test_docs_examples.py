@@ -23,8 +23,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from pipeline.store.open import open_store
 from pipeline.types import AudioChunk, SynthesisRequest
-from scripts.cli.commands import COMMANDS
 from serve.access.authentication import Authenticator
+from serve.commands.commands import COMMANDS
 from tests.support.door_process import CHUNKS, say_live, start_door
 from tests.support.fakes import CHUNK, Speaker, close_to, make_services, pcm_of
 from tests.support.guarded import add, ring_of

@@ -45,7 +45,7 @@ from pipeline.vocoder.encode_apart import encode_apart
 from pipeline.vocoder.fingerprint import vocoder_fingerprint
 from pipeline.vocoder.stream import StreamDecoder
 from pipeline.vocoder.vocoder import Vocoder
-from scripts.say import open_pipeline
+from serve.commands.say import open_pipeline
 
 checkpoint = open_checkpoint(resolve("demo", cache_home()))
 
@@ -121,8 +121,8 @@ def run_without_torch(code: str) -> None:
         "serve.deployments.text_normalizer, pipeline.text.isolation.worker",
         "serve.deployments.acoustic_model, serve.deployments.vocoder_beside",
         "serve.deployments.vocoder",
-        "serve.app, serve.config.config_file, serve.http.proxy_middleware",
-        "scripts.launch.start, scripts.cli.app",
+        "serve.app, serve.config.config_file, serve.protocols.proxy_middleware",
+        "serve.commands.launch.start, serve.commands.app",
     ],
 )
 def test_no_process_of_the_service_imports_torch(modules):

@@ -50,7 +50,7 @@ from serve.observability.metrics.registry import MetricRegistry
 from serve.observability.reply_stats import CONTINUOUS_S, Outcome, ReplyStats
 from serve.resilience.circuit_breaker import Breaker, State
 from serve.resilience.quarantine import Quarantine
-from serve.versions.rollout import Rollout
+from serve.resilience.rollout import Rollout
 
 BREAKER_GAUGE = {State.CLOSED: 0.0, State.HALF_OPEN: 0.5, State.OPEN: 1.0}
 

@@ -17,7 +17,7 @@ from pipeline.checkpoint.layout import EMBED_FILE, GPT_FILE
 from pipeline.checkpoint.manifest import file_sha256, read_manifest, write_manifest
 from pipeline.checkpoint.random_model import SPECIAL_TOKENS
 from scripts.chaos.deploying import deploy
-from serve.versions.rollout import MIN_REQUESTS
+from serve.resilience.rollout import MIN_REQUESTS
 from tests.support.cluster import Cluster, document_of
 from tests.support.metrics import scrape, total
 from tests.support.waiting import wait_until

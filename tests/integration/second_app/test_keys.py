@@ -12,9 +12,9 @@ import requests
 from pipeline.paths import cache_home
 from pipeline.store.open import open_store
 from scripts.chaos.deploying import deploy
-from scripts.operate import keys as keys_script
 from serve.access.api_keys import LOST
 from serve.access.keys_marker import marker_for
+from serve.commands.operate import keys as keys_script
 from tests.support.cluster import LONG_SPEECH, Cluster, document_of
 from tests.support.metrics import EXPORT_TIMEOUT_S, scrape
 from tests.support.services import RedisServer

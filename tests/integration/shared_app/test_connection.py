@@ -14,7 +14,14 @@ def test_draining_what_does_not_run_there_says_so(cluster: Cluster, tmp_path: Pa
     path = tmp_path / "elsewhere.yaml"
     dev = (PROJECT / "configs/dev.yaml").read_text()
     path.write_text(dev.replace("- name: chattts\n", "- name: elsewhere\n").replace("configs/dev.yaml", str(path)))
-    command = [sys.executable, "-m", "scripts.operate.drain", str(path), "--address", ray.get_runtime_context().gcs_address]
+    command = [
+        sys.executable,
+        "-m",
+        "serve.commands.operate.drain",
+        str(path),
+        "--address",
+        ray.get_runtime_context().gcs_address,
+    ]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1
     words = done.stderr.splitlines()[-1]

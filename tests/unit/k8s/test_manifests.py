@@ -16,8 +16,8 @@ import yaml
 from scripts.generate import mounts
 from scripts.generate.k8s_config import OVERLAYS, WORKER_GROUPS, doors_of, doors_patches, patch_of, patch_path
 from scripts.generate.kustomize import Manifest, change, containers, render
-from scripts.launch import ray_environment
-from scripts.launch.ray_environment import Place
+from serve.commands.launch import ray_environment
+from serve.commands.launch.ray_environment import Place
 from serve.config.config_file import check_file, find_mistakes
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from pipeline.errors import ConfigError
-from scripts.launch import container
+from serve.commands.launch import container
 from serve.config.config_file import check_file
 from tests.support.image import DOCKERFILE, fill, is_sent, steps, the
 from tests.support.services import needed_program
@@ -64,7 +64,7 @@ def test_packages_are_installed_before_the_code_is_copied():
 
 def test_it_runs_as_nobody_special_and_says_how_it_is():
     assert the("USER") == f"{USER}:100"
-    assert the("ENTRYPOINT") == '["python", "-m", "scripts.launch.container"]'
+    assert the("ENTRYPOINT") == '["python", "-m", "serve.commands.launch.container"]'
     assert "/ready" in the("HEALTHCHECK")
     assert f"-o {USER} -g 100 {the('VOLUME')}" in " ".join(step.words for step in steps() if step.instruction == "RUN")
     assert f"CHATTTS_HOME={the('VOLUME')}" in the("ENV")
@@ -114,7 +114,7 @@ def test_on_a_cpu_the_demo_voice_is_served_until_there_is_a_key(home: Path, caps
 
 @pytest.mark.slow
 def test_on_a_gpu_the_precision_is_what_fits_the_card(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
-    real = container.torch_part("scripts.operate.size", wanted_for="a test")
+    real = container.torch_part("serve.commands.operate.size", wanted_for="a test")
     card = real.Card("L4", 22.5, 300e9, 30.3)
     size = SimpleNamespace(**{**vars(real), "card_here": lambda: card})
     monkeypatch.setattr(container, "sees_gpu", lambda: True)

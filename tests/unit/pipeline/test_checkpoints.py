@@ -31,7 +31,7 @@ from pipeline.checkpoint.manifest import read_manifest, read_verified, verify_fi
 from pipeline.checkpoint.random_weights import generate
 from pipeline.errors import CheckpointError
 from pipeline.paths import cache_home
-from scripts.weights import make_random as make_checkpoint
+from serve.commands.weights import make_random as make_checkpoint
 
 SMALL_BYTES_LIMIT = 16 << 20
 

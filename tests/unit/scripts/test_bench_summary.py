@@ -154,4 +154,4 @@ def test_the_pages_say_what_the_kept_results_say(page, tmp_path):
     sections = page_sections(RESULTS)[page]
     assert sections
     write_page(sections, copy)
-    assert copy.read_text() == page.read_text(), "chattts-serve bench summary --readme"
+    assert copy.read_text() == page.read_text(), "python -m scripts.bench summary --readme"

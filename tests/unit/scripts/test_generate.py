@@ -4,7 +4,7 @@ from pathlib import Path
 
 from scripts.generate.__main__ import all_files, outdated
 from scripts.generate.glossary import TERMS, meaning
-from scripts.operate.config_reference import markdown, sections
+from serve.commands.operate.config_reference import markdown, sections
 
 SECTIONS = list(sections())
 ROWS = [(section, row) for section in SECTIONS for row in section.rows]

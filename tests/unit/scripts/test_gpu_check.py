@@ -28,7 +28,7 @@ from scripts.evaluate.gpu_check.functional import promise_equal
 from scripts.evaluate.gpu_check.report import Report
 from scripts.evaluate.gpu_check.sections import FIRST, Section, sections
 from scripts.evaluate.gpu_check.workload import Kept, Take
-from scripts.launch.processes import processes
+from serve.commands.launch.processes import processes
 from tests.support.signals import as_in_a_terminal
 from tests.support.waiting import wait_until
 

@@ -7,6 +7,8 @@ import pytest
 
 from pipeline.store.open import open_store
 from pipeline.store.store import Store
+from tests.support.fakes import Speaker, make_services
+from tests.support.live_server import serving
 
 
 @pytest.fixture
@@ -14,3 +16,10 @@ def store(tmp_path: Path) -> Iterator[Store]:
     opened = open_store(str(tmp_path / "store.sqlite"))
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="module")
+def live():
+    """A server over a Speaker, for the tests that need no other one."""
+    with serving(make_services(Speaker())) as server:
+        yield server

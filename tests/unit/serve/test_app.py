@@ -20,7 +20,9 @@ def test_deployments_have_the_names_configurations_know():
     assert tuple(deployment.name for deployment in deployed) == deployments_of(read_app_config({}).versions)
 
 
-HTTP_LAYER = "serve.http.api, serve.http.speech_response, serve.speech.schemas.speech, serve.config.app_config, serve.errors"
+HTTP_LAYER = (
+    "serve.protocols.api, serve.http.speech_response, serve.speech.schemas.speech, serve.config.app_config, serve.errors"
+)
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import pytest
 from pipeline.errors import ConfigError
 from pipeline.store.open import open_store
 from pipeline.store.redis_url import check_redis_url, url_without_password
-from scripts.operate.show_config import resolved
+from serve.commands.operate.show_config import resolved
 from serve.config.app_config import AppConfig, read_app_config
 
 GOOD = {

@@ -29,7 +29,7 @@ from pipeline.types import (
     TimeKind,
     TimeQuality,
 )
-from scripts.say import LocalPipeline, open_pipeline
+from serve.commands.say import LocalPipeline, open_pipeline
 from tests.support.demo_voice import Deaf
 
 pytestmark = pytest.mark.slow

@@ -30,7 +30,7 @@ from pipeline.types import (
 from pipeline.vocoder.beside import with_samples
 from pipeline.vocoder.stream import StreamDecoder
 from pipeline.vocoder.vocoder import Vocoder
-from scripts.say import LocalPipeline, open_pipeline
+from serve.commands.say import LocalPipeline, open_pipeline
 
 pytestmark = pytest.mark.slow
 

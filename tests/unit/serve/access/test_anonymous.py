@@ -17,13 +17,13 @@ from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator
 from serve.config.keys import Openness
 from serve.errors import ApiError
-from serve.http.api import ROUTERS, route_access
 from serve.http.services import Services
+from serve.protocols.api import ROUTERS, route_access
 from tests.support.fakes import Speaker, make_services
 from tests.support.guarded import LOOPBACK, add, ring_of
 from tests.support.live_server import serving
 from tests.support.riva_server import Caller, refusal, riva_serving
-from tests.unit.serve.doors.wyoming.test_wyoming import heard, talk
+from tests.unit.serve.protocols.wyoming.test_wyoming import heard, talk
 
 FAR = "8.8.8.8"
 ROUTES = [

@@ -18,10 +18,10 @@ from pipeline.store.redis import RedisStore
 from pipeline.store.sqlite import SqliteStore
 from pipeline.store.store import Store
 from pipeline.types import Lane
-from scripts.operate import keys as keys_script
 from serve.access.api_keys import KEY, LOST, NAMESPACE, KeyRing, Scope
 from serve.access.authentication import Authenticator
 from serve.access.keys_marker import KeysMarker, RevokedKeys, marker_for
+from serve.commands.operate import keys as keys_script
 from tests.support.guarded import LOOPBACK, add, guarded, ring_of, speak, status
 from tests.support.services import RedisServer, saved_state
 

@@ -16,7 +16,7 @@ from serve.access.authentication import Authenticator
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.access.proxies import Proxies
 from serve.config.app_config import read_app_config
-from serve.http.api import create_api
+from serve.protocols.api import create_api
 from tests.support.browser import Page, chromium
 from tests.support.fakes import Speaker, make_services
 from tests.support.guarded import add, ring_of

@@ -21,13 +21,13 @@ from pipeline.store.mirror import Mirror
 from pipeline.store.open import open_store
 from pipeline.store.redis import RedisStore
 from pipeline.store.redis_link import REFUSALS as REASONS
-from scripts.doctor_redis import OLDEST, redis_servers
-from scripts.findings import Status
 from serve.access import redis_quotas
 from serve.access.api_keys import Quota
 from serve.access.claims import StoreClaims
 from serve.access.quotas import Charge, LocalQuotas, QuotaDecision, today
 from serve.access.redis_quotas import RedisQuotas
+from serve.commands.doctor_redis import OLDEST, redis_servers
+from serve.commands.findings import Status
 from serve.config.app_config import read_app_config
 from tests.support.faulty_redis import DEFECTS, LOST, REFUSALS, SILENT, FaultyRedis
 from tests.support.services import RedisServer, saved_state

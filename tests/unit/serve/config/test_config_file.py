@@ -223,7 +223,7 @@ def test_two_listeners_have_two_ports(http: int | None, grpc: int | None, wyomin
     if grpc is not None:
         document["grpc_options"] = {
             "port": grpc,
-            "grpc_servicer_functions": ["serve.doors.riva.protocol:add_RivaSpeechSynthesisServicer_to_server"],
+            "grpc_servicer_functions": ["serve.protocols.riva.protocol:add_RivaSpeechSynthesisServicer_to_server"],
         }
     document["applications"][0]["args"]["wyoming"] = {"port": wyoming}
     assert sum("is the port of" in mistake for mistake in find_mistakes(document)) == twice

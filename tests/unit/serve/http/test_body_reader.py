@@ -14,8 +14,8 @@ import requests
 
 from serve.config.app_config import LimitsConfig
 from serve.http import body_reader, uvicorn_protocols
-from serve.http.api import create_api
 from serve.http.body_reader import BodyReader
+from serve.protocols.api import create_api
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import POST, Live, read_all, serving
 from tests.support.waiting import wait_until

@@ -10,10 +10,10 @@ import pytest
 from serve.access.authentication import Authenticator
 from serve.config.app_config import LimitsConfig
 from serve.http import speech_gate
-from serve.http.proxy_middleware import PATH, EarlyRefusal
 from serve.http.services import Services
 from serve.http.speech_gate import SpeechGate
 from serve.observability.reply_stats import Outcome
+from serve.protocols.proxy_middleware import PATH, EarlyRefusal
 from tests.support.fakes import RecordingObserver, Speaker, make_services
 from tests.support.waiting import until
 

@@ -8,7 +8,7 @@ import pytest
 from ray.serve._private.http_util import RequestIdMiddleware, convert_object_to_asgi_messages
 from starlette.types import ASGIApp
 
-from serve.http.proxy_middleware import middlewares
+from serve.protocols.proxy_middleware import middlewares
 
 BACKPRESSURE = "Request dropped due to backpressure"
 

@@ -26,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from scripts.launch.open_files import files_for
+from serve.commands.launch.open_files import files_for
 from serve.config.app_config import PROJECT
 from serve.http.haproxy import REPLIES, TemplateChanged, is_loopback, rewrite_file, rewritten
 from tests.support.haproxy import WRAPPER, Replica, environment, generated, listens, manager, replica, running

@@ -25,10 +25,10 @@ from serve.access.api_keys import NAMESPACE, KeyRing, Quota
 from serve.access.authentication import Authenticator
 from serve.access.quotas import LocalQuotas, Quotas
 from serve.access.redis_quotas import RedisQuotas
-from serve.config.doors import WyomingConfig
 from serve.config.jobs import JobsConfig
-from serve.doors.wyoming.listener import WyomingListener
+from serve.config.protocols import WyomingConfig
 from serve.jobs.runner import JobRunner
+from serve.protocols.wyoming.listener import WyomingListener
 from tests.support.fakes import Speaker, make_jobs, make_services
 from tests.support.guarded import FREE, add
 from tests.support.live_server import Live, serving

@@ -12,7 +12,7 @@ from serve.access.api_keys import Quota
 from serve.access.authentication import Authenticator
 from serve.access.quotas import LocalQuotas
 from serve.config.app_config import LimitsConfig
-from serve.http.api import create_api
+from serve.protocols.api import create_api
 from tests.support.fakes import Speaker, make_services
 from tests.support.guarded import LOOPBACK, add, guarded, ring_of, speak
 from tests.support.waiting import wait_until

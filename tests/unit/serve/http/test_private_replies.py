@@ -10,8 +10,9 @@ from pipeline.store.store import Store
 from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator
 from serve.errors import plain_status
-from serve.http.api import ROUTERS, route_access
 from serve.http.error_reply import named_error_reply
+from serve.protocols.api import ROUTERS, route_access
+from serve.protocols.openai.protocol import PROTOCOL
 from tests.support.fakes import Speaker, make_jobs, make_services
 from tests.support.guarded import add, ring_of
 from tests.support.live_server import Live, serving
@@ -65,7 +66,7 @@ def test_a_defect_and_a_refusal_before_the_application_are_kept_by_no_cache(keye
     broken, live.services.status.health = live.services.status.health, None  # type: ignore[method-assign,assignment]
     reply = requests.get(f"{live.url}/admin/status", headers={"X-API-Key": key}, timeout=60)
     live.services.status.health = broken  # type: ignore[method-assign]
-    early = named_error_reply(plain_status(503), "id", {"connection": "close"})
+    early = named_error_reply(plain_status(503), "id", {"connection": "close"}, protocol=PROTOCOL)
     assert (reply.status_code, reply.headers["Cache-Control"], early.headers["cache-control"]) == (500, "no-store", "no-store")
     for path in ("/no/such/path", "/admin/nothing"):
         assert requests.get(live.url + path, headers={"X-API-Key": key}, timeout=60).headers["Cache-Control"] == "no-store"

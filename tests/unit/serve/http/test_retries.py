@@ -11,8 +11,8 @@ from pipeline.checkpoint.capabilities import read_capabilities
 from pipeline.checkpoint.locate import DEMO_FOLDER
 from pipeline.config import PipelineConfig
 from serve.config.model_versions import versions_of
+from serve.resilience.rollout import Rollout
 from serve.speech.model_selection import ModelSelector
-from serve.versions.rollout import Rollout
 from tests.support.demo_voice import Deaf, demo_speaker
 from tests.support.fakes import make_services
 from tests.support.live_server import Live, serving

@@ -7,9 +7,9 @@ import requests
 from pipeline.checkpoint.capabilities import ALL_CAPABILITIES, Capabilities
 from pipeline.config import PipelineConfig
 from serve.config.model_versions import CompatConfig, ModelConfig, versions_of
+from serve.resilience.rollout import Rollout
 from serve.speech.model_selection import ModelSelector, adapted, listener_of
 from serve.speech.schemas.speech import RefineBody, SpeechBody
-from serve.versions.rollout import Rollout
 from tests.support.english_checkpoint import ENGLISH
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving

@@ -14,12 +14,12 @@ from pipeline.checkpoint.capabilities import Capabilities
 from pipeline.config import PipelineConfig, SpeechConfig
 from pipeline.synthesizer import Synthesizer
 from pipeline.voices.catalogue import VoiceCatalogue
-from scripts.say import LocalPipeline, open_pipeline
+from serve.commands.say import LocalPipeline, open_pipeline
 from serve.config.app_config import LimitsConfig
 from serve.config.model_versions import ONLY, versions_of
 from serve.http.services import Services
+from serve.resilience.rollout import Rollout
 from serve.speech.model_selection import ModelSelector
-from serve.versions.rollout import Rollout
 from tests.support.english_checkpoint import ENGLISH
 from tests.support.fakes import Hasty, Speaker, ToneDecoder, make_services
 from tests.support.live_server import Live, serving

@@ -26,10 +26,10 @@ def test_the_service_hands_out_what_it_runs():
         assert not [name for name in names if name.endswith(".safetensors")], "weights are no source"
         for path in (
             "serve/http/routes/source.py",
-            "serve/http/page/main.js",
-            "serve/http/page/style.css",
+            "serve/page/studio/main.js",
+            "serve/page/studio/style.css",
             "pipeline/model/cpu/decode.cpp",
-            "scripts/launch/start.py",
+            "serve/commands/launch/start.py",
             "LICENSE",
             "pyproject.toml",
         ):
@@ -51,4 +51,4 @@ def test_an_operator_names_the_place_instead():
 
 
 def test_the_front_page_leads_to_the_source():
-    assert 'href="source"' in (PROJECT / "serve/http/page/index.html").read_text()
+    assert 'href="source"' in (PROJECT / "serve/page/studio/index.html").read_text()

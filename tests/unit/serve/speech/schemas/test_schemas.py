@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.types import Passage, Pronunciation, PronunciationKind, Prosody
 from serve.errors import ApiError
-from serve.http.schemas.voices import BlendBody
+from serve.protocols.openai.schemas.voices import BlendBody
 from serve.speech.schemas import json_size
 from serve.speech.schemas.base import Body, read_body, shape_of
 from serve.speech.schemas.json_size import MOST_DEPTH, MOST_FIELDS, check_json

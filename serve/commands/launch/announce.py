@@ -1,0 +1,138 @@
+"""Announce: describes a started service: its address, its open ports and who can reach them, and what is not ready.
+
+In:    the processes of a service, their open ports
+Out:   text for a terminal
+Never: expected ports: it lists those the kernel reports
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import requests
+
+from serve.commands.launch.processes import Listener, Process, listeners
+
+DASHBOARD_PORTS = range(8265, 8316)  # Ray takes the first free one
+INGRESS_PORTS = range(30_000, 31_001)  # Serve's: where ingress replicas speak HTTP to HAProxy
+RAY = "Ray's own processes"
+REPLICA_CALLS = "calls between replicas"
+BEHIND_HAPROXY = "API behind HAProxy"
+WITH_TOKEN = frozenset({RAY, REPLICA_CALLS, "Ray's dashboard"})
+FIRST_WORDS = '{"input": "Five one one, two five five.", "voice": "default", "seed": 1, "response_format": "wav"}'
+ANSWER_S = 2.0
+
+
+def own_listeners(processes: Sequence[Process]) -> list[tuple[Process, Listener]]:
+    """Returns the open ports of these processes."""
+    by_pid = {found.pid: found for found in processes}
+    return [(by_pid[found.pid], found) for found in listeners() if found.pid in by_pid]
+
+
+def gcs_address(processes: Sequence[Process]) -> str | None:
+    """Returns the address to which Ray's drivers connect; None while there is none."""
+    found = (re.search(r"--gcs-address=(\S+)", process.command()) for process in processes)
+    return next((match[1] for match in found if match is not None), None)
+
+
+def dashboard_url(opened: Sequence[tuple[Process, Listener]]) -> str | None:
+    """Returns the URL of Ray's dashboard; None if there is none."""
+    ports = [listener.port for process, listener in opened if is_dashboard(process, listener)]
+    return f"http://127.0.0.1:{ports[0]}" if ports else None
+
+
+def is_dashboard(process: Process, listener: Listener) -> bool:
+    """True for the port that browsers and `serve status` use."""
+    return "/dashboard/dashboard.py" in process.command() and listener.port in DASHBOARD_PORTS
+
+
+def port_use(process: Process, listener: Listener, service_port: int, haproxy: Mapping[int, str]) -> str:
+    """Returns what a port is for."""
+    if listener.port == service_port:
+        return "page and API"
+    if is_dashboard(process, listener):
+        return "Ray's dashboard"
+    if process.name == "haproxy" or listener.port in haproxy:
+        return haproxy.get(listener.port, "HAProxy")
+    title = process.command()
+    if title.startswith("ray::ServeReplica") and listener.port in INGRESS_PORTS:
+        return BEHIND_HAPROXY
+    if "ray::ServeReplica" in title and not listener.is_local:
+        return REPLICA_CALLS
+    return RAY
+
+
+def open_ports(
+    opened: Sequence[tuple[Process, Listener]], service_port: int, haproxy: Mapping[int, str], token: bool
+) -> Iterator[str]:
+    """Yields a line per kind of port: the numbers, the use, who can reach it.
+
+    Args:
+        opened: the ports, as `own_listeners` returns them.
+        service_port: the port of http_options.
+        haproxy: what HAProxy's other ports are for.
+        token: whether Ray's processes require one.
+    """
+    groups: dict[tuple[str, bool], list[Listener]] = defaultdict(list)
+    for process, listener in opened:
+        groups[port_use(process, listener, service_port, haproxy), listener.is_local].append(listener)
+    order = sorted(groups, key=lambda group: (group[0] == RAY, min(listener.port for listener in groups[group])))
+    for what, is_local in order:
+        found = sorted({listener.port for listener in groups[what, is_local]})
+        where = ", ".join(map(str, found)) if len(found) <= 4 else f"{len(found)} ports"
+        who = "this machine" if is_local else "everyone who reaches this machine"
+        if what in WITH_TOKEN:
+            who += ", only with the token" if token else ", WITHOUT A TOKEN: RAY_AUTH_MODE is disabled"
+        yield f"{where:<22} {what:<24} {who}"
+
+
+def announcement(url: str, checkpoint: str, ports: Iterator[str], access: Path) -> str:
+    """Returns the text that is printed once the service is ready."""
+    note = ("  Note:  the demo voice is small and mispronounces words; chattts-serve weights fetch gets the real weights",)
+    indented = [f"{'  Open:' if index == 0 else '':<9}{line}" for index, line in enumerate(ports)]
+    lines = (
+        "",
+        f"  Page:  {url}/",
+        f"  Hear:  curl {url}/v1/audio/speech -H 'Content-Type: application/json' -d '{FIRST_WORDS}' -o hello.wav",
+        *indented,
+        f"  Ray:   . '{access}'; serve status",
+        *(note if checkpoint == "demo" else ()),
+        "  Stop:  Ctrl-C",
+        "",
+    )
+    return "\n".join(lines)
+
+
+def missing(url: str, dashboard: str | None, token: str | None) -> list[str]:
+    """Returns sentences on what keeps a service from becoming ready."""
+    with requests.Session() as session:
+        session.trust_env = False  # no proxy on the way to this machine
+        return [_of_ready(session, url), *(_of_deployments(session, dashboard, token) if dashboard is not None else ())]
+
+
+def _of_ready(session: requests.Session, url: str) -> str:
+    try:
+        reply = session.get(f"{url}/ready", timeout=ANSWER_S)
+    except requests.RequestException as error:
+        return f"{url}/ready does not answer ({type(error).__name__})"
+    return f"{url}/ready answers {reply.status_code}: {reply.text[:300].strip()}"
+
+
+def _of_deployments(session: requests.Session, dashboard: str, token: str | None) -> Iterator[str]:
+    """Yields Serve's message on every deployment that is not healthy."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        reply = session.get(f"{dashboard}/api/serve/applications/", headers=headers, timeout=ANSWER_S)
+        applications = reply.json()["applications"]
+    except (requests.RequestException, ValueError, KeyError) as error:
+        yield f"Ray's dashboard does not answer ({type(error).__name__})"
+        return
+    if not applications:
+        yield "Serve has no application yet"
+    for application in applications.values():
+        if not application["deployments"]:
+            yield f"{application['name']} is {application['status']}: {application['message'][:300].strip()}"
+        for name, deployment in application["deployments"].items():
+            if deployment["status"] != "HEALTHY":
+                yield f"{name} is {deployment['status']}: {deployment['message'][:300].strip()}"

@@ -1,0 +1,63 @@
+"""Check: everything of a start that needs Ray's own classes or the checkpoint. `python -m serve.commands.launch.check CONFIG`
+
+In:    a configuration file
+Out:   Settings as a line on stdout; or why it cannot start, on stderr, and exit code 1
+Never: starting anything; staying: serve/commands/launch/start.py waits without what this has loaded
+"""
+
+import sys
+from pathlib import Path
+
+from pipeline.checkpoint.locate import resolve
+from pipeline.errors import CheckpointError, ConfigError
+from pipeline.paths import cache_home
+from serve.commands.launch.needs_torch import torch_problem, unused_gpu
+from serve.commands.launch.settings import Settings
+from serve.config.config_file import ConfigFile, check_file
+from serve.config.folders import can_be_written, check_folders
+
+SERVES_PORT = 8000  # Serve's own defaults
+SERVES_GRACE_S = 20.0
+INTERRUPTED = 130
+
+
+def settings_of(checked: ConfigFile) -> Settings:
+    """Returns what a start needs of a configuration."""
+    return Settings(
+        checked.path,
+        checked.listens,
+        int((checked.document.get("http_options") or {}).get("port", SERVES_PORT)),
+        checked.app.pipeline.checkpoint,
+        checked.app.limits.start_timeout_s,
+        float(checked.deployment("Ingress").get("graceful_shutdown_timeout_s", SERVES_GRACE_S)),
+    )
+
+
+def main() -> int:
+    """Checks the file, then finds or generates its checkpoint."""
+    try:
+        checked = check_file(Path(sys.argv[1]))
+        if problem := torch_problem(checked.app.pipeline):
+            raise ConfigError("; ".join(problem))
+        if not can_be_written(cache_home()):
+            raise ConfigError(f"cannot write in {cache_home()}: CHATTTS_HOME names another folder")
+        check_folders(checked.app)
+        if note := unused_gpu(checked.app.pipeline):
+            print("; ".join(note), file=sys.stderr)
+        if door := checked.app.keys.says_open():
+            print(door, file=sys.stderr)
+        resolve(checked.app.pipeline.checkpoint, cache_home())
+    except (ConfigError, CheckpointError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"cannot write in {cache_home()}: {error.strerror}; CHATTTS_HOME names another folder", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    print(settings_of(checked).as_json())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

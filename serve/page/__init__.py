@@ -1,0 +1,1 @@
+"""The page of the service and its scripts."""

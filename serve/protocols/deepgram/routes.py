@@ -1,0 +1,67 @@
+"""Deepgram: the routes of Deepgram's protocol for speech, each a translation of one of the service's own.
+
+In:    HTTP, WebSockets
+Out:   audio and messages as Deepgram's clients read them
+"""
+
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request, WebSocket
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict
+
+from pipeline.voices.names import display_name
+from serve.access.api_keys import Scope
+from serve.http.conversation_socket import ConversationSocket
+from serve.http.dependencies import RequestServices
+from serve.http.middleware import request_id_of
+from serve.http.openapi import takes
+from serve.http.route_access import requires
+from serve.http.services import Services
+from serve.http.speech_response import SpeechResponse
+from serve.protocols.deepgram.protocol import PATH
+from serve.protocols.deepgram.session import DeepgramDoor
+from serve.protocols.deepgram.translation import SpeakBody, model_uuid, speech_values
+from serve.protocols.openai.routes.speech import AUDIO
+from serve.speech.job import SpeechJob
+
+router = APIRouter()
+
+
+class DeepgramError(BaseModel):
+    """The envelope of every error of these routes. `err_msg` never repeats what the client sent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    err_code: str
+    err_msg: str
+    request_id: str
+
+
+REFUSED: dict[int | str, dict[str, Any]] = {"default": {"model": DeepgramError, "description": "any error"}}
+
+
+@router.post(PATH, openapi_extra=takes(SpeakBody), response_class=Response, responses={**AUDIO, **REFUSED})
+@requires(Scope.SPEECH, stream=True)
+async def speak(request: Request, services: RequestServices) -> Response:
+    return SpeechResponse(request, services, partial(speech_values, query=request.query_params), reply_names)
+
+
+@router.websocket(PATH)
+@requires(Scope.SPEECH, stream=True)
+async def converse(socket: WebSocket) -> None:
+    services: Services = socket.app.state.get_services()
+    door = DeepgramDoor(socket.query_params, services.conversations.config, request_id_of(socket))
+    await ConversationSocket(socket, services, door).converse()
+
+
+def reply_names(job: SpeechJob) -> dict[str, str]:
+    """Returns the headers in which Deepgram's clients look for the id, the voice and the characters of a reply."""
+    voice = display_name(job.request.voice)
+    return {
+        "dg-request-id": job.request.request_id,
+        "dg-model-name": voice,
+        "dg-model-uuid": model_uuid(voice, job.request.model),
+        "dg-char-count": str(job.characters),
+    }

@@ -1,0 +1,121 @@
+"""Translation: what Deepgram's clients ask for, as fields of POST /v1/audio/speech.
+
+In:    bodies and queries
+Out:   fields of SpeechBody; ApiError
+Never: a field without effect that the reply does not name; a client's text in an error message
+"""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from serve.errors import ApiError, bad_request
+from serve.http.bounded_fields import bounded
+from serve.http.ignored_fields import ignored_fields
+from serve.speech.schemas.base import Body, read_body, read_values
+
+CONTAINERS: Mapping[str, Mapping[str, str]] = {
+    # encoding -> container -> response_format. The first container is meant where none is named.
+    "linear16": {"wav": "wav", "none": "pcm"},
+    "mulaw": {"none": "ulaw"},
+    "alaw": {"none": "alaw"},
+    "mp3": {"none": "mp3"},
+    "opus": {"ogg": "opus"},
+    "flac": {"none": "flac"},
+    "aac": {"none": "aac"},
+}
+OTHERS_BY_DEFAULT = ("mulaw", "alaw")
+"""encodings that Deepgram wraps into WAV where no container is named, which this service cannot"""
+SOCKET_ENCODINGS = ("linear16", "mulaw", "alaw")
+PLACE = "query"
+"""of ignored fields"""
+
+
+class SpeakBody(Body):
+    """POST /v1/speak. Unknown fields are kept, so that the reply can name them."""
+
+    model_config = ConfigDict(extra="allow")
+
+    text: str = Field(min_length=1)
+
+
+class SpeakQuery(Body):
+    """What the addresses say. Unknown fields are kept, so that the reply can name them."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str | None = Field(None, description="a voice; null: the operator's default")
+    encoding: Literal["linear16", "mulaw", "alaw", "mp3", "opus", "flac", "aac"] = "linear16"
+    container: Literal["none", "wav", "ogg"] | None = None
+    sample_rate: int | None = Field(None, description="[Hz]; null: 24000, 8000 for mulaw and alaw")
+    bit_rate: int | None = Field(None, description="[bit/s]")
+    speed: float | None = None
+    seed: int | None = Field(None, description="as of POST /v1/audio/speech; Deepgram has none")
+    callback: str | None = None
+    mip_opt_out: bool = True  # no model is trained on texts, whatever it says
+    strict: str | None = None  # read with the headers
+
+
+def speech_values(raw: bytes, query: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the fields of POST /v1/audio/speech that asks for the same.
+
+    Raises:
+        ApiError: 400
+    """
+    body, asked = read_body(SpeakBody, raw), read_values(SpeakQuery, dict(query))
+    if asked.callback is not None:
+        raise bad_request("callback_not_supported", "the audio is the reply: leave callback out", param="callback")
+    if asked.container is None and asked.encoding in OTHERS_BY_DEFAULT:
+        raise bad_request("unsupported_format", "mulaw and alaw have no WAV header here: say container=none", param="container")
+    return {"input": body.text, **speech_fields(asked), **ignored_fields(body.model_extra or {}, PLACE)}
+
+
+def socket_fields(query: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the fields of everything that a socket speaks.
+
+    Raises:
+        ApiError: 400
+    """
+    asked = read_values(SpeakQuery, bounded({"container": "none", **query}, SpeakQuery))
+    if asked.encoding not in SOCKET_ENCODINGS or asked.container != "none":
+        raise bad_request(
+            "unsupported_format",
+            f"over a WebSocket the encodings are {', '.join(SOCKET_ENCODINGS)}, with container=none",
+            param="encoding",
+        )
+    if asked.callback is not None:
+        raise bad_request("callback_not_supported", "the audio comes over this socket: leave callback out", param="callback")
+    return speech_fields(asked)
+
+
+def speech_fields(asked: SpeakQuery) -> dict[str, Any]:
+    """Returns the fields of a query.
+
+    Raises:
+        ApiError: 400, there is no such format.
+    """
+    containers = CONTAINERS[asked.encoding]
+    if asked.container is not None and asked.container not in containers:
+        raise _unsupported(asked.encoding, f"container={' or '.join(containers)}", "container")
+    if asked.bit_rate is not None and asked.bit_rate % 1000:
+        raise bad_request("out_of_range", "bit_rate is a multiple of 1000 [bit/s]", param="bit_rate")
+    fields = {
+        "voice": asked.model,
+        "response_format": next(iter(containers.values())) if asked.container is None else containers[asked.container],
+        "sample_rate": asked.sample_rate,
+        "bitrate": None if asked.bit_rate is None else asked.bit_rate // 1000,
+        "speed": asked.speed,
+        "seed": asked.seed,
+    }
+    return {name: value for name, value in fields.items() if value is not None} | ignored_fields(asked.model_extra or {}, PLACE)
+
+
+def model_uuid(voice: str, model: str) -> str:
+    """Returns the UUID of a voice of a version of the model: the same name has the same one."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{model}/{voice}"))
+
+
+def _unsupported(encoding: str, allowed: str, param: str) -> ApiError:
+    return bad_request("unsupported_format", f"{encoding} has {allowed} here", param=param)

@@ -1,0 +1,67 @@
+"""ElevenLabs account: the key and its quota, as ElevenLabs' clients read users and subscriptions.
+
+In:    HTTP
+Out:   JSON
+Never: the secret of a key; a bill: nothing is sold here
+"""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from serve.access.quotas import day_ends_at
+from serve.http.dependencies import RequestServices
+from serve.http.middleware import caller_of
+from serve.http.route_access import any_key
+from serve.http.services import Services
+from serve.protocols.elevenlabs.routes import REFUSED
+
+router = APIRouter()
+
+
+@router.get("/v1/user", responses=REFUSED)
+@any_key
+async def user(request: Request, services: RequestServices) -> dict[str, Any]:
+    return {
+        "user_id": caller_of(request).id,
+        "workspace_id": None,
+        "subscription": await subscription_of(request, services),
+        "is_new_user": False,
+        "is_onboarding_completed": True,
+        "is_onboarding_checklist_completed": True,
+        "can_use_delayed_payment_methods": False,
+        "is_api_key_hashed": True,
+    }
+
+
+@router.get("/v1/user/subscription", responses=REFUSED)
+@any_key
+async def subscription(request: Request, services: RequestServices) -> dict[str, Any]:
+    return await subscription_of(request, services)
+
+
+async def subscription_of(request: Request, services: Services) -> dict[str, Any]:
+    """Returns the quota of the caller's key; characters are null where they have no limit, and are then not counted."""
+    caller, voices = caller_of(request), services.voices
+    used = await caller.characters_today()
+    return {
+        "tier": "self_hosted",
+        "status": "active",
+        "character_count": used,
+        "character_limit": None if used is None or caller.quota is None else caller.quota.characters_a_day,
+        "next_character_count_reset_unix": None if used is None else day_ends_at(),
+        "can_extend_character_limit": False,
+        "allowed_to_extend_character_limit": False,
+        "voice_slots_used": sum(info.version is not None for info in voices.library.list()),
+        "voice_limit": voices.maker.config.max_voices,
+        "can_extend_voice_limit": False,
+        "can_use_instant_voice_cloning": voices.maker.config.clone,
+        "professional_voice_limit": 0,
+        "professional_voice_slots_used": 0,
+        "can_use_professional_voice_cloning": False,
+        "currency": None,
+        "billing_period": None,
+        "next_invoice": None,
+        "open_invoices": [],
+        "has_open_invoices": False,
+    }

@@ -1,0 +1,133 @@
+"""Dialogue door: text-to-dialogue over a WebSocket, any number of contexts, each with up to ten voices.
+
+In:    frames
+Out:   calls of a Conversation; messages
+Owns:  the voices of each context
+Never: a socket; a context of the conversation for one that has no text: clients keep one to keep the socket open
+"""
+
+import base64
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pipeline.audio.formats import named_format
+from pipeline.errors import AtCapacity
+from serve.config.app_config import ConversationsConfig
+from serve.errors import ApiError, bad_request
+from serve.http.ignored_fields import ignored_fields
+from serve.http.session import Message
+from serve.protocols.elevenlabs.contexts_session import ContextsDoor
+from serve.protocols.elevenlabs.frames import DialogueFrame, read_frame
+from serve.protocols.elevenlabs.protocol import message_of
+from serve.protocols.elevenlabs.translation import SocketQuery, common_fields, settings_fields
+from serve.speech.conversation.context import ContextSettings
+from serve.speech.conversation.conversation import Conversation
+
+_BYTES_PER_SAMPLE = {"pcm": 2, "ulaw": 1, "alaw": 1}
+"""of the containers in which audio can be counted"""
+_SNAKE = {"chars": "chars", "charStartTimesMs": "char_start_times_ms", "charDurationsMs": "char_durations_ms"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Cast:
+    """What a context keeps from its first message."""
+
+    settings: ContextSettings
+    voices: frozenset[str]
+
+
+class DialogueDoor(ContextsDoor[SocketQuery, _Cast]):
+    """One client of the protocol for dialogues; see Door. Every error closes the socket."""
+
+    tells_contexts = True
+
+    def __init__(self, query: Mapping[str, str], config: ConversationsConfig, request_id: str) -> None:
+        super().__init__(SocketQuery, query, config, request_id, error_ends=True)
+
+    async def obey(self, frame: str, conversation: Conversation) -> Message | None:
+        """As Door says; nothing is confirmed in this protocol."""
+        said = read_frame(DialogueFrame, frame)
+        self._check_open()
+        if said.context_id is not None:
+            self._act(said.context_id, said, conversation)
+        elif not said.close_socket:
+            raise bad_request("missing_field", "every message names its context", param="context_id")
+        if said.close_socket:
+            self._close_all(conversation)
+        return None
+
+    def _act(self, name: str, said: DialogueFrame, conversation: Conversation) -> None:
+        """Registers a context, or does what a later message of it says."""
+        if name not in self._kept:
+            self._register(name, said, conversation)
+        elif said.voices or said.voice_settings or said.pronunciation_dictionary_locators:
+            raise bad_request("settings_changed", "a context keeps the voices, settings and dictionaries of its first message")
+        else:
+            unused = ignored_fields(_unused(said))
+            conversation.check_ignored(list(unused), ())
+            self._note_ignored(name, unused)
+        for line in said.inputs or ():
+            if line.voice_id not in self._kept[name].voices:
+                raise bad_request("voice_not_registered", "voice_id is one of the voices of the context", param="inputs")
+            if line.new_turn and conversation.is_open(name):
+                conversation.flush(name)
+            if line.text:
+                self._open(name, conversation)
+                conversation.add(name, line.text, line.voice_id)
+        if said.flush and conversation.is_open(name):
+            conversation.flush(name)
+        if said.close_context:
+            self._open(name, conversation)
+            conversation.close(name)
+
+    def _register(self, name: str, said: DialogueFrame, conversation: Conversation) -> None:
+        if not said.voices:
+            raise bad_request("missing_field", "the first message of a context names its voices", param="voices")
+        most = self._config.max_contexts
+        if sum(not conversation.is_open(silent) for silent in self._kept) >= most:
+            raise AtCapacity(f"{most} contexts without text are open", retry_after_s=1.0)
+        ignored = {f"voice_settings.{name}": value for name, value in (said.voice_settings or {}).items()} | _unused(said)
+        settings = self._settings(settings_fields(None, said.pronunciation_dictionary_locators) | ignored_fields(ignored))
+        for voice in set(said.voices):
+            conversation.check(settings.spoken_by(voice))
+        self._kept[name] = _Cast(settings, frozenset(said.voices))
+
+    def _open(self, name: str, conversation: Conversation) -> None:
+        if not conversation.is_open(name):
+            conversation.open(name, self._kept[name].settings)
+
+    def _address_settings(self) -> ContextSettings:
+        query = self._query
+        speech = {
+            **({"timestamps": "word"} if query.sync_alignment else {}),
+            **common_fields(query, query.output_format),
+            **ignored_fields(query.model_extra or {}),
+        }
+        return ContextSettings(speech, self._config.lead_s, sentences=True)
+
+    def _audio(self, name: str, data: bytes) -> Message:
+        width = _BYTES_PER_SAMPLE.get(named_format(self._query.output_format).container)
+        told = self._aligned_in(name).take(len(data) // width if width else 0)["alignment"]
+        return {
+            "audio": base64.b64encode(data).decode(),
+            "alignment": told and {_SNAKE[field]: values for field, values in told.items()},
+            "context_id": name,
+            **self._ignored_in(name),
+        }
+
+    def _part_ended(self, name: str) -> Iterator[Message]:
+        yield {"is_final_audio_for_turn": True, "context_id": name}
+
+    def _final(self, name: str) -> Message:
+        return {"is_final": True, "context_id": name, **self._ignored_in(name)}
+
+    def _error(self, refusal: ApiError, name: str | None) -> Message:
+        named = {} if name is None else {"context_id": name}
+        return {**message_of(refusal, self._request_id), "param": refusal.param, **named}
+
+
+def _unused(said: DialogueFrame) -> dict[str, bool]:
+    """Returns the fields of a message, and of its lines, that no message has."""
+    return dict.fromkeys(
+        [*(f"inputs.{name}" for line in said.inputs or () for name in line.model_extra or {}), *(said.model_extra or {})], True
+    )

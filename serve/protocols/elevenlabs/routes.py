@@ -1,0 +1,215 @@
+"""ElevenLabs: the routes of ElevenLabs' protocol, each a translation of one of the service's own.
+
+In:    HTTP, WebSockets
+Out:   audio, JSON and messages as ElevenLabs' clients read them
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request, WebSocket
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict
+from starlette.datastructures import Headers
+from starlette.routing import Match
+from starlette.types import Scope as AsgiScope
+
+from serve.access.api_keys import Scope
+from serve.errors import bad_request
+from serve.http.connection import Connection
+from serve.http.conversation_socket import ConversationSocket
+from serve.http.dependencies import RequestServices
+from serve.http.middleware import request_id_of
+from serve.http.openapi import takes
+from serve.http.protocol import path_in
+from serve.http.route_access import any_key, requires
+from serve.http.services import Services
+from serve.http.speech_response import SpeechResponse
+from serve.http.speech_writers import SpeechWriter
+from serve.protocols.elevenlabs.cards import SETTINGS, model_cards, page_of, voice_card
+from serve.protocols.elevenlabs.protocol import PROTOCOL
+from serve.protocols.elevenlabs.session import ElevenLabsDoor
+from serve.protocols.elevenlabs.timed_writers import LinesWriter, WholeTimedWriter
+from serve.protocols.elevenlabs.translation import TextToSpeechBody, speech_values
+from serve.protocols.openai.routes.speech import AUDIO
+from serve.speech.job import SpeechJob
+
+
+class SharedRoute(APIRoute):
+    """A route at a path that other protocols have too: it takes the requests of this one alone."""
+
+    def matches(self, scope: AsgiScope) -> tuple[Match, AsgiScope]:
+        return super().matches(scope) if PROTOCOL.owns(path_in(scope), Headers(scope=scope)) else (Match.NONE, {})
+
+
+router = APIRouter()
+
+WITH_TIMES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "audio with times of characters; streamed: an object a line", "content": {"application/json": {}}}
+}
+
+
+class ElevenLabsErrorBody(BaseModel):
+    """An error. `message` never repeats what the client sent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    status: str
+    message: str
+    request_id: str
+
+
+class ElevenLabsError(BaseModel):
+    """The envelope of every error of these routes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    detail: ElevenLabsErrorBody
+
+
+REFUSED: dict[int | str, dict[str, Any]] = {"default": {"model": ElevenLabsError, "description": "any error"}}
+
+
+@router.post(
+    "/v1/text-to-speech/{name}",
+    openapi_extra=takes(TextToSpeechBody),
+    response_class=Response,
+    responses={**AUDIO, **REFUSED},
+)
+@requires(Scope.SPEECH, stream=True)
+async def whole(name: str, request: Request, services: RequestServices) -> Response:
+    return spoken(name, request, services, stream=False)
+
+
+@router.post(
+    "/v1/text-to-speech/{name}/stream",
+    openapi_extra=takes(TextToSpeechBody),
+    response_class=Response,
+    responses={**AUDIO, **REFUSED},
+)
+@requires(Scope.SPEECH, stream=True)
+async def stream(name: str, request: Request, services: RequestServices) -> Response:
+    return spoken(name, request, services, stream=True)
+
+
+@router.post(
+    "/v1/text-to-speech/{name}/with-timestamps",
+    openapi_extra=takes(TextToSpeechBody),
+    response_class=Response,
+    responses={**WITH_TIMES, **REFUSED},
+)
+@requires(Scope.SPEECH, stream=True)
+async def whole_with_times(name: str, request: Request, services: RequestServices) -> Response:
+    return spoken(name, request, services, stream=False, writer=WholeTimedWriter)
+
+
+@router.post(
+    "/v1/text-to-speech/{name}/stream/with-timestamps",
+    openapi_extra=takes(TextToSpeechBody),
+    response_class=Response,
+    responses={**WITH_TIMES, **REFUSED},
+)
+@requires(Scope.SPEECH, stream=True)
+async def stream_with_times(name: str, request: Request, services: RequestServices) -> Response:
+    return spoken(name, request, services, stream=True, writer=LinesWriter)
+
+
+@router.get("/v1/voices", responses=REFUSED)
+@any_key
+async def voices(services: RequestServices) -> dict[str, Any]:
+    return {"voices": cards(services)}
+
+
+@router.get("/v2/voices", responses=REFUSED)
+@any_key
+async def voices_page(request: Request, services: RequestServices) -> dict[str, Any]:
+    return page_of(cards(services), request.query_params, request.query_params.getlist("voice_ids"))
+
+
+@router.get("/v1/voices/settings/default", responses=REFUSED)
+@any_key
+async def default_settings() -> dict[str, Any]:
+    return dict(SETTINGS)
+
+
+@router.get("/v1/voices/{name}", responses=REFUSED)
+@any_key
+async def voice(name: str, services: RequestServices) -> dict[str, Any]:
+    return card_of(name, services)
+
+
+@router.get("/v1/voices/{name}/settings", responses=REFUSED)
+@any_key
+async def settings(name: str, services: RequestServices) -> dict[str, Any]:
+    found: dict[str, Any] = card_of(name, services)["settings"]
+    return found
+
+
+@router.get("/elevenlabs/v1/models", responses=REFUSED)
+@any_key
+async def models(services: RequestServices) -> list[dict[str, Any]]:
+    return model_cards(services.speech.models, services.speech.limits)
+
+
+router.add_api_route("/v1/models", models, include_in_schema=False, route_class_override=SharedRoute)
+
+
+@router.websocket("/v1/text-to-speech/{name}/stream-input")
+@requires(Scope.SPEECH, stream=True)
+async def stream_input(socket: WebSocket, name: str) -> None:
+    await converse(socket, name, has_contexts=False)
+
+
+@router.websocket("/v1/text-to-speech/{name}/multi-stream-input")
+@requires(Scope.SPEECH, stream=True)
+async def multi_stream_input(socket: WebSocket, name: str) -> None:
+    await converse(socket, name, has_contexts=True)
+
+
+async def converse(socket: WebSocket, name: str, *, has_contexts: bool) -> None:
+    """Serves one of the sockets until either side closes it."""
+    services: Services = socket.app.state.get_services()
+    config, request_id = services.conversations.config, request_id_of(socket)
+    door = ElevenLabsDoor(name, socket.query_params, config, request_id, has_contexts=has_contexts)
+    await ConversationSocket(socket, services, door).converse()
+
+
+def spoken(
+    name: str,
+    request: Request,
+    services: Services,
+    *,
+    stream: bool,
+    writer: Callable[[Connection], SpeechWriter] | None = None,
+) -> Response:
+    """Returns the reply to a text; `writer` is one that writes times."""
+    query, timed = request.query_params, writer is not None
+    translate = partial(speech_values, voice=name, query=query, stream=stream, timed=timed)
+    return SpeechResponse(request, services, translate, reply_names, writer)
+
+
+def reply_names(job: SpeechJob) -> dict[str, str]:
+    """Returns the headers in which ElevenLabs' clients look for the id and the cost of a reply [characters]."""
+    return {"request-id": job.request.request_id, "character-cost": str(job.characters)}
+
+
+def cards(services: Services) -> list[dict[str, Any]]:
+    """Returns all voices that have a name."""
+    return [voice_card(info, services.speech.models) for info in services.voices.library.list()]
+
+
+def card_of(name: str, services: Services) -> dict[str, Any]:
+    """Returns a voice that is listed, by any of its names.
+
+    Raises:
+        UnknownVoice, ApiError
+    """
+    library = services.voices.library
+    canonical = library.canonical(name)
+    found = library.find(name)
+    infos = [library.info(found)] if found is not None else [info for info in library.list() if info.name == canonical]
+    if not infos:
+        raise bad_request("voice_not_found", "no voice of that id is listed; GET /v1/voices lists them", status=404)
+    return voice_card(infos[0], services.speech.models)

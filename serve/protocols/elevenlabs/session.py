@@ -1,0 +1,156 @@
+"""ElevenLabs door: stream-input, one context per socket, and multi-stream-input, any number.
+
+In:    frames
+Out:   calls of a Conversation; messages
+Never: a socket
+"""
+
+import base64
+from collections.abc import Mapping
+
+from serve.config.app_config import ConversationsConfig
+from serve.errors import ApiError, bad_request
+from serve.http.close_codes import NORMAL, POLICY_VIOLATION
+from serve.http.ignored_fields import ignored_fields
+from serve.http.session import Message
+from serve.protocols.elevenlabs.contexts_session import ContextsDoor
+from serve.protocols.elevenlabs.frames import Frame, read_frame
+from serve.protocols.elevenlabs.protocol import message_of
+from serve.protocols.elevenlabs.translation import TextSocketQuery, common_fields, settings_fields
+from serve.speech.conversation.context import ContextSettings
+from serve.speech.conversation.conversation import Conversation
+
+UNNAMED = ""
+"""context of messages that name none"""
+WITHOUT_EFFECT = ("generation_config", "try_trigger_generation")
+
+
+class ElevenLabsDoor(ContextsDoor[TextSocketQuery, Message]):
+    """One client of the protocol for texts; see Door. A context keeps the fields of its first message that cannot change."""
+
+    def __init__(
+        self, voice: str, query: Mapping[str, str], config: ConversationsConfig, request_id: str, *, has_contexts: bool
+    ) -> None:
+        """
+        Args:
+            has_contexts: multi-stream-input; else stream-input, which has one context and ends with it.
+        """
+        super().__init__(TextSocketQuery, query, config, request_id, error_ends=not has_contexts)
+        self._voice = voice
+        self._has_contexts = has_contexts
+
+    @property
+    def tells_contexts(self) -> bool:
+        """As Door says."""
+        return self._has_contexts
+
+    def begin(self, conversation: Conversation) -> None:
+        """As Door says: refuses a socket whose address is wrong."""
+        super().begin(conversation)
+        self.idle_s = min(self.idle_s, self._query.inactivity_timeout)
+        self.idle_code = NORMAL if self._has_contexts else POLICY_VIOLATION  # its one text has not ended
+        self._from_start = self._query.sync_alignment
+
+    async def obey(self, frame: str, conversation: Conversation) -> Message | None:
+        """As Door says; nothing is confirmed in this protocol."""
+        said = read_frame(Frame, frame)
+        name = (said.context_id or UNNAMED) if self._has_contexts else UNNAMED
+        self._check_open()
+        if conversation.is_open(name):  # the first message is looked at where it opens the context
+            unused = ignored_fields(self._without_effect(said))
+            conversation.check_ignored(list(unused), WITHOUT_EFFECT)
+            self._note_ignored(name, unused)
+        if not self._has_contexts and said.text == "" and not said.flush:
+            self._end(conversation)
+            return None
+        closes = self._has_contexts and (said.close_socket or said.close_context)
+        if said.has_words or said.flush or not closes:
+            self._speak(name, said, conversation)
+        if closes and said.close_socket:
+            self._close_all(conversation)
+        elif closes and conversation.is_open(name):
+            conversation.close(name, rest=False)
+        return None
+
+    def _speak(self, name: str, said: Frame, conversation: Conversation) -> None:
+        """Opens a context if need be, and adds to it."""
+        opens = not conversation.is_open(name)
+        if said.text is None and not said.flush:
+            raise bad_request("missing_field", "text is required", param="text")
+        if opens and not said.text:
+            return  # a flush or a keep-alive of what is over
+        if opens:
+            own = settings_fields(said.voice_settings, said.pronunciation_dictionary_locators)
+            conversation.open(name, self._settings(own | ignored_fields(self._without_effect(said))))
+            self._kept[name] = _lasting(said)
+        elif any(self._kept[name].get(field) != value for field, value in _lasting(said).items()):
+            raise bad_request("settings_changed", "a context keeps the settings and dictionaries of its first message")
+        if said.text and (said.has_words or not opens):
+            conversation.add(name, said.text)
+        if said.flush or (self._query.auto_mode and said.has_words):
+            conversation.flush(name)
+
+    def _end(self, conversation: Conversation) -> None:
+        """Ends the one context of a socket, and with it the socket."""
+        if conversation.is_open(UNNAMED):
+            conversation.close(UNNAMED)
+            self._is_closing = True
+        else:
+            self.over = NORMAL, ""
+
+    def _address_settings(self) -> ContextSettings:
+        query = self._query
+        if query.enable_ssml_parsing:
+            raise bad_request(
+                "ssml_not_supported", "a text that is still being written is no SSML document: leave enable_ssml_parsing out"
+            )
+        speech = {
+            "voice": self._voice,
+            "timestamps": "word",
+            **common_fields(query, query.output_format),
+            **ignored_fields(query.model_extra or {}),
+        }
+        return ContextSettings(speech, self._config.lead_s, sentences=not query.auto_mode)
+
+    def _without_effect(self, said: Frame) -> Message:
+        """Returns the fields of a message that have no effect, set or not."""
+        return {
+            "context_id": None if self._has_contexts else said.context_id,
+            **{name: getattr(said, name) for name in WITHOUT_EFFECT},
+            **(said.model_extra or {}),
+        }
+
+    def _audio(self, name: str, data: bytes) -> Message:
+        return {
+            "audio": base64.b64encode(data).decode(),
+            "isFinal": None,
+            **self._aligned_in(name).take(),
+            **self._named(name),
+            **self._ignored_in(name),
+        }
+
+    def _final(self, name: str) -> Message:
+        return {
+            "audio": None,
+            "isFinal": True,
+            "normalizedAlignment": None,
+            "alignment": None,
+            **self._named(name),
+            **self._ignored_in(name),
+        }
+
+    def _error(self, refusal: ApiError, name: str | None) -> Message:
+        return message_of(refusal, self._request_id, (name or None) if self._has_contexts else None)
+
+    def _named(self, name: str) -> Message:
+        context = None if name == UNNAMED else name
+        return {"contextId": context, "context_id": context} if self._has_contexts else {}
+
+
+def _lasting(said: Frame) -> Message:
+    """Returns the fields that a context keeps from its first message, as far as a message has them."""
+    kept = {
+        "voice_settings": said.voice_settings and said.voice_settings.model_dump(exclude_none=True),
+        "pronunciation_dictionary_locators": said.pronunciation_dictionary_locators,
+    }
+    return {name: value for name, value in kept.items() if value}

@@ -1,0 +1,1 @@
+"""OpenAI's protocol, and the service's own routes in its style."""

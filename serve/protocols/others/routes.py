@@ -1,0 +1,85 @@
+"""Neighbours: the routes of protocols that have one each, every one a translation of POST /v1/audio/speech.
+
+In:    HTTP
+Out:   audio and JSON as the clients of Kokoro-FastAPI, of Piper and Vapi read them
+"""
+
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict
+
+from serve.access.api_keys import Scope
+from serve.http.dependencies import RequestServices
+from serve.http.openapi import answers, takes
+from serve.http.route_access import requires
+from serve.http.speech_response import SpeechResponse
+from serve.protocols.others import kokoro, piper, vapi
+from serve.protocols.others.protocol import CAPTIONED
+
+router = APIRouter()
+
+BYTES = {"schema": {"type": "string", "format": "binary"}}
+REFUSED = answers(400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
+
+
+class KokoroErrorBody(BaseModel):
+    """An error. `message` never repeats what the client sent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    error: str
+    message: str
+    type: str
+
+
+class KokoroError(BaseModel):
+    """The envelope of every error of Kokoro's route."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    detail: KokoroErrorBody
+
+
+def answers_with(media_type: str, description: str, content: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
+    """Returns the description of what a route answers with."""
+    return {200: {"description": description, "content": {media_type: content}}}
+
+
+@router.post(
+    CAPTIONED,
+    openapi_extra=takes(kokoro.CaptionedBody),
+    response_class=Response,
+    responses={
+        **answers_with("application/json", "audio with times of words; streamed: an object a line", {}),
+        "default": {"model": KokoroError, "description": "any error"},
+    },
+)
+@requires(Scope.SPEECH, stream=True)
+async def captioned(request: Request, services: RequestServices) -> Response:
+    return SpeechResponse(request, services, kokoro.speech_values, writer=kokoro.CaptionedWriter)
+
+
+@router.post(
+    piper.PATH,
+    openapi_extra=takes(piper.PiperBody),
+    response_class=Response,
+    responses={**answers_with("audio/wav", "the audio", BYTES), **REFUSED},
+)
+@requires(Scope.SPEECH, stream=True)
+async def speak_as_piper(request: Request, services: RequestServices) -> Response:
+    return SpeechResponse(request, services, piper.speech_values)
+
+
+@router.post(
+    vapi.PATH,
+    openapi_extra=takes(vapi.VapiBody),
+    response_class=Response,
+    responses={**answers_with("application/octet-stream", "16-bit samples without a header", BYTES), **REFUSED},
+)
+@requires(Scope.SPEECH, stream=True)
+async def speak_to_vapi(request: Request, services: RequestServices) -> Response:
+    translate = partial(vapi.speech_values, query=request.query_params)
+    return SpeechResponse(request, services, translate, lambda job: {"Content-Type": "application/octet-stream"})

@@ -1,1 +1,0 @@
-"""Which version of the model answers, and when one loses its traffic."""

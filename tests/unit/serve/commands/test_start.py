@@ -1,0 +1,224 @@
+"""What `start` decides before it starts anything: the environment of Ray's processes, ports, limits, words."""
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from serve.commands.launch import announce, ray_environment, start
+from serve.commands.launch.check import settings_of
+from serve.commands.launch.processes import processes
+from serve.commands.launch.ray_environment import Place
+from serve.commands.launch.runs import Run
+from serve.commands.launch.settings import Settings
+from serve.commands.launch.supervise import Service, Signals
+from serve.config.app_config import PROJECT
+from serve.config.config_file import check_file
+from tests.support.ports import free_port
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    begun = Run.begin(tmp_path)
+    yield begun
+    begun.end()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Settings:
+    """configs/dev.yaml on a free port."""
+    path = tmp_path / "config.yaml"
+    text = (PROJECT / "configs/dev.yaml").read_text().replace("port: 8000", f"port: {free_port()}")
+    path.write_text(text.replace("source: configs/dev.yaml", f"source: {path}"))
+    return settings_of(check_file(path))
+
+
+def start_it(config: Settings, home: Path, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "serve.commands.launch.start", str(config.path)]
+    environment = os.environ | {"CHATTTS_HOME": str(home), "PYTHONPATH": str(PROJECT)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, **options)
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_ray_asks_for_the_token_of_the_run_and_stays_on_loopback(run: Run, is_plain: bool):
+    environment = start.environment_of({}, run, is_plain=is_plain)
+    assert environment["RAY_AUTH_MODE"] == "token"
+    assert environment["RAY_AUTH_TOKEN_PATH"] == str(run.token)
+    assert environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+    assert run.token.read_text() not in str(environment)
+
+
+def test_machines_of_ray_start_and_pods_get_what_a_start_gives(run: Run):
+    command = 'eval "$("$0" -m serve.commands env)" && env'
+    done = subprocess.run(["bash", "-c", command, sys.executable], cwd=PROJECT, capture_output=True, text=True, check=True)
+    machines = dict(
+        line.split("=", 1) for line in done.stdout.splitlines() if line.startswith(("RAY_", "METRICS_", "OPENBLAS_"))
+    )
+    here = start.environment_of({}, run, is_plain=False)
+    own = {name for name in here if name.startswith(("CHATTTS_", "RAY_AUTH", "no_proxy", "NO_PROXY"))} | set(start.ONE_MACHINE)
+    own |= {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"}
+    of_the_run = {name for name, value in here.items() if str(run.sockets) in value}
+    assert {name: here[name] for name in here if name not in own | of_the_run}.items() <= machines.items()
+    assert machines["RAY_AUTH_MODE"] == "token"
+    assert os.access(machines["RAY_SERVE_HAPROXY_BINARY_PATH"], os.X_OK)
+    pods = ray_environment.environment(Place.PODS)
+    differs = {name for name in machines.keys() & pods.keys() if machines[name] != pods[name]}
+    assert differs <= {"RAY_SERVE_HAPROXY_BINARY_PATH", "RAY_SERVE_HAPROXY_MAXCONN"}
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_numpys_threads_leave_the_cores_to_native_code(run: Run, is_plain: bool):
+    assert start.environment_of({}, run, is_plain=is_plain)["OPENBLAS_NUM_THREADS"] == "1"
+    chosen = {"OPENBLAS_NUM_THREADS": "2"}
+    assert chosen.items() <= start.environment_of(chosen, run, is_plain=is_plain).items()
+
+
+@pytest.mark.parametrize("chosen", [{"RAY_AUTH_TOKEN": "mine"}, {"RAY_AUTH_TOKEN_PATH": "/mine"}])
+def test_a_token_chosen_outside_is_kept(run: Run, chosen: dict[str, str]):
+    environment = start.environment_of(chosen, run, is_plain=True)
+    assert chosen.items() <= environment.items()
+    assert environment["RAY_AUTH_MODE"] == "token"
+    assert str(run.token) not in environment.values()
+
+
+def test_who_chooses_no_token_is_told_what_that_means(run: Run):
+    environment = start.environment_of({"RAY_AUTH_MODE": "disabled"}, run, is_plain=True)
+    assert start.token_of(environment) is None
+    with socket.create_server(("0.0.0.0", 0)):
+        opened = announce.own_listeners([found for found in processes() if found.pid == os.getpid()])
+        lines = list(announce.open_ports(opened, 8000, {}, token=False))
+    assert any("everyone who reaches this machine, WITHOUT A TOKEN" in line for line in lines)
+
+
+def test_the_cluster_named_outside_is_not_joined(run: Run):
+    assert "RAY_ADDRESS" not in start.environment_of({"RAY_ADDRESS": "192.0.2.1:6379"}, run, is_plain=True)
+
+
+@pytest.mark.parametrize(
+    ("outside", "expected"),
+    [
+        ({}, "127.0.0.1,localhost,::1"),
+        ({"HTTP_PROXY": "http://proxy:3128"}, "127.0.0.1,localhost,::1"),
+        ({"no_proxy": ".example.org,localhost"}, ".example.org,localhost,127.0.0.1,::1"),
+        ({"NO_PROXY": "example.org"}, "example.org,127.0.0.1,localhost,::1"),
+        ({"NO_PROXY": ""}, "127.0.0.1,localhost,::1"),
+    ],
+)
+def test_no_proxy_stands_between_rays_processes(run: Run, outside: dict[str, str], expected: str):
+    environment = start.environment_of(outside, run, is_plain=True)
+    assert environment["no_proxy"] == environment["NO_PROXY"] == expected
+    assert "no_grpc_proxy" not in environment
+
+
+def test_grpcs_own_variable_wins_over_the_others_and_is_extended(run: Run):
+    environment = start.environment_of({"no_grpc_proxy": "example.org"}, run, is_plain=True)
+    assert environment["no_grpc_proxy"] == "example.org,127.0.0.1,localhost,::1"
+
+
+@pytest.mark.slow
+def test_a_taken_port_is_one_sentence_and_nothing_is_started(config: Settings, tmp_path: Path):
+    with socket.create_server(("127.0.0.1", config.port)):
+        done = start_it(config, tmp_path / "home")
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if "is taken" in line and "http_options.port" in line]
+    assert f"127.0.0.1:{config.port} is taken by " in line
+    assert f"process {os.getpid()}" in line
+    assert "Page:" not in done.stdout
+    assert list((tmp_path / "home/runs").iterdir()) == []
+
+
+def test_haproxys_ports_are_looked_at_where_there_is_one(config: Settings, run: Run):
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        port = server.getsockname()[1]
+        others = {"RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()), "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port())}
+        outside = others | {"RAY_SERVE_HAPROXY_METRICS_PORT": str(port)}
+        assert list(start.taken_ports(config, start.environment_of(outside, run, is_plain=True))) == []
+        (line,) = start.taken_ports(config, start.environment_of(outside, run, is_plain=False))
+    assert f":{port} is taken by " in line
+    assert "set RAY_SERVE_HAPROXY_METRICS_PORT" in line
+
+
+@pytest.mark.slow
+def test_too_few_open_files_are_one_sentence(config: Settings, tmp_path: Path):
+    done = start_it(config, tmp_path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("at most 256 files may be open here, and 10500 are needed")
+
+
+@pytest.mark.slow
+def test_a_home_that_cannot_be_written_is_one_sentence(config: Settings, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    done = start_it(config, tmp_path / "file")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"cannot write in {tmp_path / 'file'}: ")
+
+
+def test_a_service_that_does_not_come_up_is_ended_and_what_is_missing_is_said(config: Settings, run: Run, monkeypatch, capfd):
+    monkeypatch.setattr(start, "START_MARGIN_S", -config.start_timeout_s)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    service = Service(["sleep", "600"], os.environ, Signals())
+    try:
+        environment = start.environment_of({}, run, is_plain=True)
+        assert start.supervise(service, config, run, environment, Console()) == 1
+    finally:
+        service.end()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    said = capfd.readouterr().err
+    assert "not ready after 0 s" in said
+    assert f"{start.http_address(config)}/ready does not answer (ConnectionError)" in said
+
+
+def test_a_stranger_at_the_door_is_not_taken_for_the_service(config: Settings):
+    """Somebody may have come between the look at the ports and the start."""
+
+    class NotOurs:
+        def processes(self):
+            return []
+
+    with socket.create_server(("127.0.0.1", config.port)):
+        assert not start.is_ready(NotOurs(), start.http_address(config), config.port)
+
+
+def test_ray_gets_a_python_whose_path_a_shell_can_read(tmp_path: Path, monkeypatch):
+    (tmp_path / "a venv").symlink_to(sys.prefix)
+    spaced = tmp_path / "a venv" / Path(sys.executable).relative_to(sys.prefix)
+    assert start.interpreter(tmp_path) == sys.executable, "as long as there is nothing in the way"
+    monkeypatch.setattr(sys, "executable", str(spaced))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "a venv"))
+    found = start.interpreter(tmp_path)
+    assert " " not in found
+    said = subprocess.run(
+        ["bash", "-c", f"{found} -c 'import sys, ray; print(sys.executable)'"], capture_output=True, text=True
+    )
+    assert said.stdout.strip() == found, said.stderr
+
+
+def test_the_settings_arrive_as_they_were_sent(config: Settings):
+    assert Settings.from_json(config.as_json()) == config
+    assert (config.host, config.checkpoint, config.longest_stream_s) == ("127.0.0.1", "demo", 60.0)
+
+
+@pytest.mark.slow
+def test_the_process_that_waits_holds_no_ray():
+    """It waits for days: 19 MB of its own instead of 105."""
+    heavy = "{'ray', 'fastapi', 'numpy', 'pydantic'}"
+    code = f"import sys, serve.commands.launch.start; print(*{heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.slow
+def test_a_wrong_file_is_one_answer(config: Settings, tmp_path: Path):
+    config.path.write_text(config.path.read_text().replace("slots: 8", "slotz: 8"))
+    done = start_it(config, tmp_path / "home")
+    assert (done.returncode, done.stdout.strip()) == (1, "")
+    assert "slotz" in done.stderr
+    assert "Traceback" not in done.stderr

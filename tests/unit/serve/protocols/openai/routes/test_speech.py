@@ -1,0 +1,164 @@
+"""The speech route: which fields reach the domain, and which are refused."""
+
+import socket
+
+import pytest
+import requests
+
+from pipeline.config import PipelineConfig
+from pipeline.types import AudioOptions, Denoise
+from serve.config.model_versions import versions_of
+from serve.resilience.rollout import Rollout
+from serve.speech.model_selection import ModelSelector
+from tests.support.fakes import Speaker, make_services, only_model
+from tests.support.live_server import CANARY, POST, error_of, serving
+
+
+def test_a_drawn_seed_repeats_the_audio(live):
+    first = live.speak()
+    seed = int(first.headers["X-Audio-Seed"])
+    assert live.speak(seed=seed).content == first.content
+    assert int(live.speak().headers["X-Audio-Seed"]) != seed
+
+
+def test_audio_fields_reach_the_domain():
+    speaker = Speaker()
+    with serving(make_services(speaker)) as live:
+
+        def options(**fields: object) -> AudioOptions:
+            body = {"input": "x", **fields}
+            assert requests.post(f"{live.url}/v1/audio/speech?strict=1", json=body, timeout=60).status_code == 200
+            return speaker.requests[-1].audio
+
+        assert options() == options(post=False) == options(post={}) == AudioOptions(), "nothing happens unasked"
+        assert options(post=True) == AudioOptions(trim=True, fade_ms=5.0)
+        full = {"trim": True, "denoise": "auto", "gain_db": -3.5, "loudness_lufs": -18, "fade_ms": 20}
+        assert options(post=full, sample_rate=48_000) == AudioOptions(48_000, True, Denoise.AUTO, -3.5, -18, 20)
+        assert options(output_format="ulaw_8000").sample_rate == options(response_format="alaw").sample_rate == 8_000
+
+
+def test_fields_reach_the_domain():
+    speaker = Speaker()
+    with serving(make_services(speaker)) as live:
+        live.speak(input="Hi", voice={"id": "calm"}, speed=1.5, speed_mode="token", seed=4294967295, seed_mode="upstream",
+                   temperature=0.7, top_p=0.5, top_k=5, repetition_penalty=1.2,
+                   refine={"oral": 9, "break": 7}, language="zh")  # fmt: skip
+        live.speak(speed=2.0, refine=True)
+        live.speak(speed=0.25, speed_mode="token")
+    token, stretch, slow = speaker.requests
+    assert (token.text, token.voice, token.language, token.speed, token.speed_token) == ("Hi", "calm", "zh", 1.0, 8)
+    sampling = token.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.repetition_penalty) == (0.7, 0.5, 5, 1.2)
+    assert (sampling.seed, sampling.seed_mode) == (4294967295, "upstream")
+    assert (token.refine.oral, token.refine.laugh, token.refine.pause) == (9, 0, 7)
+    assert (stretch.speed, stretch.speed_token) == (2.0, 5)
+    assert stretch.refine.sampling.seed == stretch.sampling.seed
+    assert (slow.speed, slow.speed_token) == (1.0, 1)
+
+
+def test_the_latency_is_the_requests_else_the_operators():
+    config = PipelineConfig.model_validate({"speech": {"latency": "low"}})
+    for models, default in ((only_model(), "exact"), (ModelSelector(Rollout(versions_of(config, {}))), "low")):
+        speaker = Speaker()
+        with serving(make_services(speaker, models=models)) as live:
+            replies = [live.speak(**fields) for fields in ({}, {"latency": None}, {"latency": "low"}, {"latency": "exact"})]
+        expected = [default, default, "low", "exact"]
+        assert [request.scheduling.latency for request in speaker.requests] == expected
+        assert [reply.headers["X-Latency"] for reply in replies] == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "code", "param"),
+    [
+        ({"latency": CANARY}, 400, "out_of_range", "latency"),
+        ({"input": ""}, 400, "out_of_range", "input"),
+        ({"input": None}, 400, "invalid_type", "input"),
+        ({"input": 5}, 400, "invalid_type", "input"),
+        ({"input": CANARY * 500}, 413, "input_too_long", "input"),
+        ({"model": CANARY}, 404, "model_not_found", "model"),
+        ({"voice": CANARY}, 400, "voice_not_found", "voice"),
+        ({"voice": {"id": CANARY, "x": 1}}, 400, "invalid_type", "voice"),
+        ({"voice": 7}, 400, "invalid_type", "voice"),
+        ({"response_format": CANARY}, 400, "unsupported_format", "response_format"),
+        ({"response_format": "opus", "sample_rate": 44_100}, 400, "unsupported_format", "sample_rate"),
+        ({"sample_rate": 11_025}, 400, "unsupported_format", "sample_rate"),
+        ({"sample_rate": "8000"}, 400, "invalid_type", "sample_rate"),
+        ({"bitrate": 64}, 400, "unsupported_format", "bitrate"),
+        ({"response_format": "mp3", "bitrate": 63}, 400, "unsupported_format", "bitrate"),
+        ({"output_format": "pcm_16000"}, 400, "conflicting_fields", "response_format"),
+        ({"post": "yes"}, 400, "out_of_range", "post"),
+        ({"post": {"gain_db": 25}}, 400, "out_of_range", "post"),
+        ({"post": {CANARY: 1}}, 400, "out_of_range", "post"),
+        ({"post": {"denoise": True}}, 400, "out_of_range", "post"),
+        ({"speed": 0.2}, 400, "out_of_range", "speed"),
+        ({"speed": 4.1}, 400, "out_of_range", "speed"),
+        ({"speed": "1"}, 400, "invalid_type", "speed"),
+        ({"speed_mode": CANARY}, 400, "out_of_range", "speed_mode"),
+        ({"seed": -1}, 400, "out_of_range", "seed"),
+        ({"seed": 2**32}, 400, "out_of_range", "seed"),
+        ({"seed": 1.5}, 400, "invalid_type", "seed"),
+        ({"temperature": 0}, 400, "out_of_range", "temperature"),
+        ({"top_p": 1.01}, 400, "out_of_range", "top_p"),
+        ({"top_k": 627}, 400, "out_of_range", "top_k"),
+        ({"repetition_penalty": 2.1}, 400, "out_of_range", "repetition_penalty"),
+        ({"refine": {CANARY: 1}}, 400, "out_of_range", "refine"),
+        ({"refine": {"oral": 10}}, 400, "out_of_range", "refine"),
+        ({"refine": "yes"}, 400, "out_of_range", "refine"),
+        ({"language": CANARY}, 400, "out_of_range", "language"),
+        ({"stream": 1}, 400, "invalid_type", "stream"),
+        ({"stream_format": "ws"}, 400, "out_of_range", "stream_format"),
+        ({"stream": False, "stream_format": "sse"}, 400, "conflicting_fields", "stream_format"),
+        ({"deadline_ms": 49}, 400, "out_of_range", "deadline_ms"),
+        ({"instructions": "x" * 1001}, 400, "out_of_range", "instructions"),
+    ],
+)
+def test_wrong_fields_are_named(live, fields, status, code, param):
+    reply = live.speak(**fields)
+    error = error_of(reply)
+    assert (reply.status_code, error["code"], error["param"]) == (status, code, param)
+    assert reply.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"", b"{", b"\xff\xfe", b'{"input": "x"', b'{"input": "x", "speed": NaN}', b'{"input": "x", "speed": 1e999}',
+        b'{"input": "x", "speed": Infinity}', b'{"input": "\\ud800"}',
+        b'{"input": "x", "y": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"input": ' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}", b"[]", b'"x"', b"null", b"1",
+    ],
+    ids=range(14),
+)  # fmt: skip
+def test_broken_bodies_are_a_400(live, raw):
+    reply = live.post(raw)
+    assert reply.status_code == 400
+    assert error_of(reply)["code"] in ("invalid_json", "out_of_range", "invalid_type")
+
+
+def test_a_missing_input_is_named(live):
+    reply = live.post(b"{}")
+    assert (reply.status_code, error_of(reply)["code"], error_of(reply)["param"]) == (400, "missing_field", "input")
+
+
+def test_text_length_counts_characters_not_bytes(live):
+    assert live.speak(input="\u6f22" * 4096).status_code == 200
+    reply = live.speak(input="\u6f22" * 4097)
+    assert reply.status_code == 413
+    assert "4097" in error_of(reply)["message"]
+    assert "4096" in error_of(reply)["message"]
+
+
+def test_strict_refuses_what_it_would_ignore(live):
+    reply = requests.post(f"{live.url}/v1/audio/speech?strict=1", json={"input": "Hi.", CANARY: 1}, timeout=60)
+    assert (reply.status_code, error_of(reply)["code"]) == (400, "unknown_field")
+    assert requests.post(f"{live.url}/v1/audio/speech?strict=1", json={"input": "Hi."}, timeout=60).status_code == 200
+
+
+def test_large_bodies_are_refused_as_they_arrive(live):
+    client = socket.create_connection(("127.0.0.1", live.port), timeout=60)
+    client.sendall(f"{POST}Transfer-Encoding: chunked\r\n\r\n".encode())
+    piece = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+    for _ in range(17):  # 1 MiB and 64 KiB of a body that never ends
+        client.sendall(piece)
+    assert b" 413 " in client.recv(4096)
+    client.close()
