@@ -9,6 +9,7 @@ from typing import Any
 
 from serve.config.app_config import LimitsConfig
 from serve.config.jobs import JobsConfig
+from serve.jobs.record import JobRecord, JobStatus, Output
 from serve.jobs.runner import JobRunner
 from tests.support.fakes import Speaker, make_jobs, make_services
 from tests.support.live_server import Live, serving
@@ -41,3 +42,12 @@ def living(
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+def job_record(**fields: Any) -> JobRecord:
+    """A job that waits, with these fields."""
+    times, names = {"created_at": 1.0, "changed_at": 1.0}, {"script": "x", "model": "m", "voice": "v"}
+    sizes = {"seed": 1, "parts": 1, "characters": 1, "predicted_s": 1.0, "size": 1}
+    output = Output(container="wav", sample_rate=24_000)
+    plain = {"tenant": "anna", "status": JobStatus.QUEUED, "output": output, **times, **names, **sizes}
+    return JobRecord.model_validate(plain | fields)

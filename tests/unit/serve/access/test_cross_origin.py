@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,36 +18,24 @@ from serve.config.app_config import read_app_config
 from serve.protocols.api import create_api
 from tests.support.browser import Page, chromium
 from tests.support.fakes import Speaker, make_services
-from tests.support.guarded import add, ring_of
+from tests.support.guarded import add, guarded, ring_of
 from tests.support.live_server import Live, serving
 
 APP = "http://app.example:3000"
 JSON = {"Content-Type": "application/json"}
 
 
-@contextmanager
-def guarded(authenticator: Authenticator) -> Iterator[tuple[Live, Speaker]]:
-    speaker = Speaker()
-    services = make_services(speaker)
-    object.__setattr__(services, "authenticator", authenticator)
-    with serving(services) as live:
-        yield live, speaker
-
-
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[Live, Speaker]]:
-    with guarded(Authenticator(origins=CrossOriginPolicy(["tts.home"], [APP]))) as found:
-        yield found
+    speaker = Speaker()
+    with guarded(Authenticator(origins=CrossOriginPolicy(["tts.home"], [APP])), speaker) as live:
+        yield live, speaker
 
 
 def code_of(reply: requests.Response) -> str:
     error = reply.json()["error"]
     assert error["request_id"] == reply.headers["X-Request-ID"]
     return str(error["code"])
-
-
-def names(port: int) -> list[str]:
-    return [f"localhost:{port}", f"127.0.0.1:{port}", "localhost", "127.0.0.1", "127.9.9.9:1", f"[::1]:{port}", "LOCALHOST"]
 
 
 def test_a_foreign_host_is_refused_whatever_it_asks(served: tuple[Live, Speaker]):
@@ -67,16 +54,16 @@ def test_a_foreign_host_is_refused_whatever_it_asks(served: tuple[Live, Speaker]
     assert (speaker.opened, speaker.purged) == (0, [])
 
 
-def test_this_machines_names_and_configured_ones_are_answered(served: tuple[Live, Speaker]):
+def test_hosts_of_this_machine_and_configured_ones_are_answered_and_never_redirected(served: tuple[Live, Speaker]):
     live, _ = served
-    for host in [*names(live.port), "tts.home", f"tts.home:{live.port}"]:
+    hosts = ["localhost", "127.0.0.1", "127.9.9.9:1", f"[::1]:{live.port}", "LOCALHOST", "tts.home", f"tts.home:{live.port}"]
+    for host in [*hosts, f"localhost:{live.port}", f"127.0.0.1:{live.port}"]:
         assert requests.get(f"{live.url}/v1/models", headers={"Host": host}, timeout=60).status_code == 200, host
-
-
-def test_probes_call_by_any_address(served: tuple[Live, Speaker]):
-    live, _ = served
     for path in ("/live", "/ready"):
-        assert requests.get(live.url + path, headers={"Host": "10.1.2.3:8000"}, timeout=60).status_code == 200
+        assert requests.get(live.url + path, headers={"Host": "10.1.2.3:8000"}, timeout=60).status_code == 200, "a probe"
+    for path in ("/v1/audio/speech/", "/v1/models/", "/docs/", "/health/"):
+        reply = requests.get(live.url + path, allow_redirects=False, timeout=60)
+        assert (reply.status_code, code_of(reply)) == (404, "not_found"), path
 
 
 FOREIGN = [
@@ -138,13 +125,6 @@ def test_a_link_opens_the_page_and_the_documents_and_a_frame_does_not(served: tu
         assert framed.status_code == 403, path
 
 
-def test_nothing_redirects_to_the_host_a_client_names(served: tuple[Live, Speaker]):
-    live, _ = served
-    for path in ("/v1/audio/speech/", "/v1/models/", "/docs/", "/health/"):
-        reply = requests.get(live.url + path, allow_redirects=False, timeout=60)
-        assert (reply.status_code, code_of(reply)) == (404, "not_found"), path
-
-
 def test_websockets_are_checked_too():
     services, sent = make_services(Speaker()), []
 
@@ -173,7 +153,7 @@ def test_where_a_key_is_required_or_a_gateway_is_in_front_hosts_and_pages_are_no
     store = open_store(str(tmp_path / "store.sqlite"))
     key, _ = add(store) if with_keys else ("", "")
     headers = {"Host": "tts.example", "Origin": "https://app.example", "Sec-Fetch-Site": "cross-site"}
-    with guarded(Authenticator(ring_of(store), is_open=not with_keys)) as (live, _):
+    with guarded(Authenticator(ring_of(store), is_open=not with_keys)) as live:
         for path in ("/v1/models", "/health"):
             reply = requests.get(live.url + path, headers={**headers, **({"X-API-Key": key} if key else {})}, timeout=60)
             assert reply.status_code == 200
@@ -188,7 +168,7 @@ def test_where_a_key_is_required_or_a_gateway_is_in_front_hosts_and_pages_are_no
 def test_a_configured_page_is_answered_with_cors_headers_and_no_other_is(tmp_path: Path):
     store = open_store(str(tmp_path / "store.sqlite"))
     key, _ = add(store)
-    with guarded(Authenticator(ring_of(store), origins=CrossOriginPolicy(origins=[APP]))) as (live, _):
+    with guarded(Authenticator(ring_of(store), origins=CrossOriginPolicy(origins=[APP]))) as live:
         url = f"{live.url}/v1/audio/speech"
         asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
         allowed = requests.options(url, headers={**asked, "Origin": APP}, timeout=60)
@@ -242,7 +222,7 @@ def attack(live: Live) -> str:
 @pytest.mark.slow
 def test_a_real_browser_carries_nothing_over_from_another_site():
     hostile = make_services(Speaker())
-    with guarded(Authenticator()) as (live, speaker), serving(hostile) as elsewhere:
+    with guarded(Authenticator(), speaker := Speaker()) as live, serving(hostile) as elsewhere:
 
         async def see(page: Page) -> None:
             await page.open(f"{elsewhere.url}/live")  # the studio's own policy would stop it first

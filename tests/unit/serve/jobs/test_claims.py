@@ -1,23 +1,35 @@
-"""Who is served next: every key in its turn, and jobs whose runner is gone."""
+"""Which job is next: every key in its turn, and jobs whose runner is gone; and what is too old, or of another release."""
 
+import asyncio
+import json
+import os
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline.errors import StoreUnavailable
+from pipeline.store.open import open_store
+from serve.access.caller import Caller
+from serve.config.jobs import JobsConfig
+from serve.jobs.body import JobBody
 from serve.jobs.claims import Claims, keys_without_a_turn
-from serve.jobs.record import JobRecord, JobStatus, Output
-from serve.jobs.records import Job
+from serve.jobs.record import JobStatus
+from serve.jobs.records import NAMESPACE, Job
+from serve.jobs.runner import JobRunner, tidy
+from serve.speech.job import RequestContext
+from tests.support.fakes import Speaker, make_jobs, make_speech_services
+from tests.support.jobs import job_record
+from tests.support.waiting import until
 
 
-def make_jobs(*jobs: tuple[str, str, JobStatus, str]) -> Mapping[str, Job]:
+def queue_of(*jobs: tuple[str, str, JobStatus, str]) -> Mapping[str, Job]:
     """Of (id, tenant, status, holder), the oldest first."""
-    found = {}
-    for number, (job_id, tenant, status, holder) in enumerate(jobs):
-        output = Output(container="wav", sample_rate=24_000)
-        fields = {"created_at": float(number), "changed_at": 0.0, "script": "", "output": output, "model": "", "voice": ""}
-        sizes = {"parts": 1, "characters": 1, "predicted_s": 1.0, "size": 1, "seed": 0}
-        found[job_id] = Job(job_id, 1, JobRecord(tenant=tenant, status=status, holder=holder, **fields, **sizes))
-    return found
+    return {
+        job_id: Job(job_id, 1, job_record(tenant=tenant, status=status, holder=holder, created_at=float(number)))
+        for number, (job_id, tenant, status, holder) in enumerate(jobs)
+    }
 
 
 def chosen(jobs: Mapping[str, Job], most: int, claims: Claims | None = None, now: float = 0.0) -> list[str]:
@@ -35,13 +47,13 @@ def looks(jobs: Mapping[str, Job], claims: Claims, after: float, until: float) -
 
 def test_keys_take_turns_whoever_came_first():
     queued = JobStatus.QUEUED
-    jobs = make_jobs(*((f"a{n}", "a", queued, "") for n in range(5)), ("b0", "b", queued, ""), ("c0", "c", queued, ""))
+    jobs = queue_of(*((f"a{n}", "a", queued, "") for n in range(5)), ("b0", "b", queued, ""), ("c0", "c", queued, ""))
     assert chosen(jobs, 4) == ["a0", "b0", "c0", "a1"]
     assert chosen(jobs, 100) == ["a0", "b0", "c0", "a1", "a2", "a3", "a4"]
 
 
 def test_a_key_with_a_job_in_progress_waits_for_one_without():
-    jobs = make_jobs(("a0", "a", JobStatus.RUNNING, "me"), ("a1", "a", JobStatus.QUEUED, ""), ("b0", "b", JobStatus.QUEUED, ""))
+    jobs = queue_of(("a0", "a", JobStatus.RUNNING, "me"), ("a1", "a", JobStatus.QUEUED, ""), ("b0", "b", JobStatus.QUEUED, ""))
     assert chosen(jobs, 2) == ["b0"]
     assert chosen(jobs, 1) == []
     assert keys_without_a_turn(jobs) == 1
@@ -49,7 +61,7 @@ def test_a_key_with_a_job_in_progress_waits_for_one_without():
 
 def test_a_job_is_taken_over_when_its_beat_stands_still_for_the_lease():
     claims = Claims("me", 10.0)
-    jobs = make_jobs(("a0", "a", JobStatus.RUNNING, "other"), ("a1", "a", JobStatus.RUNNING, "me"))
+    jobs = queue_of(("a0", "a", JobStatus.RUNNING, "other"), ("a1", "a", JobStatus.RUNNING, "me"))
     assert chosen(jobs, 5, claims, now=100.0) == []
     assert looks(jobs, claims, 100.0, 109.9) == []
     beaten = {**jobs, "a0": Job("a0", 2, jobs["a0"].record.model_copy(update={"beat": 1}))}
@@ -59,7 +71,7 @@ def test_a_job_is_taken_over_when_its_beat_stands_still_for_the_lease():
 
 def test_time_in_which_nobody_could_write_is_not_counted():
     claims = Claims("me", 10.0)
-    jobs = make_jobs(("a0", "a", JobStatus.RUNNING, "other"))
+    jobs = queue_of(("a0", "a", JobStatus.RUNNING, "other"))
     assert looks(jobs, claims, 0.0, 2.0) == []
     assert chosen(jobs, 5, claims, now=600.0) == [], "the store was away for ten minutes"
     assert looks(jobs, claims, 600.0, 604.0) == []
@@ -69,7 +81,7 @@ def test_time_in_which_nobody_could_write_is_not_counted():
 @pytest.mark.parametrize("status", [JobStatus.QUEUED, JobStatus.RUNNING])
 def test_a_job_of_another_build_is_left_to_it_while_it_speaks(status: JobStatus):
     def job_of(name: str, status: JobStatus, beat: int) -> Job:
-        record = make_jobs((name, "a", status, "other" if status is JobStatus.RUNNING else ""))[name].record
+        record = queue_of((name, "a", status, "other" if status is JobStatus.RUNNING else ""))[name].record
         return Job(name, 1, record.model_copy(update={"build": "theirs", "beat": beat}))
 
     claims = Claims("me", 10.0, build=lambda model: "mine")
@@ -81,15 +93,86 @@ def test_a_job_of_another_build_is_left_to_it_while_it_speaks(status: JobStatus)
 
 
 def test_a_job_whose_files_are_elsewhere_is_left_to_who_has_them():
-    jobs = make_jobs(("far", "a", JobStatus.QUEUED, ""), ("near", "a", JobStatus.QUEUED, ""))
+    jobs = queue_of(("far", "a", JobStatus.QUEUED, ""), ("near", "a", JobStatus.QUEUED, ""))
     claims = Claims("me", 10.0, has_files=lambda job: job.id == "near")
     assert looks(jobs, claims, 0.0, 500.0) == ["near"]
     assert looks({"far": jobs["far"]}, claims, 500.0, 601.0) == ["far"], "nobody has them"
 
 
 def test_a_job_that_only_waits_behind_others_elsewhere_is_not_lost():
-    claims, far = Claims("me", 10.0, has_files=lambda job: False), make_jobs(("far", "a", JobStatus.QUEUED, ""))["far"]
+    claims, far = Claims("me", 10.0, has_files=lambda job: False), queue_of(("far", "a", JobStatus.QUEUED, ""))["far"]
     for second in range(0, 2000, 2):
-        record = make_jobs(("spoken", "a", JobStatus.RUNNING, "other"))["spoken"].record.model_copy(update={"beat": second})
+        record = queue_of(("spoken", "a", JobStatus.RUNNING, "other"))["spoken"].record.model_copy(update={"beat": second})
         assert chosen({"spoken": Job("spoken", 1, record), "far": far}, 5, claims, now=float(second)) == []
     assert looks({"far": far}, claims, 1998.0, 2000.0) == ["far"], "nobody is left who could have them"
+
+
+# Upkeep: what is too old goes, what somebody may still need stays.
+
+
+PLAIN = job_record().model_dump(mode="json")
+BATCH = {**PLAIN, "batch": {"input_file_id": "file-1", "endpoint": "/v1/audio/speech", "completion_window": "24h"}}
+
+
+def test_batches_and_files_of_an_earlier_build_are_nobodys_and_go_when_they_are_old(tmp_path: Path):
+    desk = make_jobs(make_speech_services(Speaker()), folder=tmp_path)
+    store = open_store(str(tmp_path / "store.sqlite"))
+    old, young = "job-" + 24 * "0", "job-" + 24 * "1"
+    now = desk.records.now()
+    for job_id, changed_at in ((old, 1.0), (young, now)):
+        store.put(NAMESPACE, job_id, json.dumps({**BATCH, "changed_at": changed_at}).encode(), replaces=0, keeps=1)
+        desk.shelf(job_id).folder.mkdir(parents=True)
+    for name, changed_at in (("file-1.jsonl", 1.0), (".file-2.jsonl.tmp", 1.0), ("file-3.jsonl", now)):
+        (tmp_path / name).write_bytes(b"{}")
+        os.utime(tmp_path / name, (changed_at, changed_at))
+    assert asyncio.run(desk.of(ANNA).listed()) == []
+    assert asyncio.run(desk.load()).jobs == 0
+    asyncio.run(tidy(desk))
+    assert sorted(path.name for path in tmp_path.iterdir() if "store" not in path.name) == ["file-3.jsonl", young]
+    assert [entry.key for entry in store.changes(NAMESPACE).entries if entry.versions] == [young]
+
+
+ANNA = RequestContext("id", Caller("anna"))
+OF_ANOTHER_RELEASE = {
+    "a field": {**PLAIN, "field_of_the_next_release": 1},
+    "a status": {**PLAIN, "status": "dreaming"},
+    "nothing of ours": [1, "batch"],
+}
+
+
+@pytest.mark.parametrize("record", OF_ANOTHER_RELEASE.values(), ids=OF_ANOTHER_RELEASE)
+def test_a_record_of_another_release_stays_with_its_files_and_fails_no_list(tmp_path: Path, record: Any):
+    desk = make_jobs(make_speech_services(Speaker()), folder=tmp_path)
+    store = open_store(str(tmp_path / "store.sqlite"))
+    job_id, kept = "job-" + 24 * "0", "job-" + 24 * "1"
+    store.put(NAMESPACE, job_id, json.dumps(record).encode(), replaces=0, keeps=1)
+    store.put(NAMESPACE, kept, json.dumps(PLAIN).encode(), replaces=0, keeps=1)
+    desk.shelf(job_id).make()
+    os.utime(desk.shelf(job_id).folder, (1, 1))
+    assert [job.id for job in asyncio.run(desk.of(ANNA).listed())] == [kept]
+    asyncio.run(tidy(desk))
+    assert desk.shelf(job_id).folder.exists()
+    assert store.get(NAMESPACE, job_id) is not None
+    own = desk.of(ANNA)
+    for ask in (own.get, own.view, own.delete):
+        with pytest.raises(StoreUnavailable, match="another release"):
+            asyncio.run(ask(job_id))
+
+
+@pytest.mark.parametrize("script", [b"[]", b"{}", b'{"parts": [{"text": "a", "mood": 1}], "chapters": []}', b"no JSON"])
+async def test_a_script_of_another_release_stops_no_runner(tmp_path: Path, script: bytes):
+    services = make_speech_services(Speaker(chunks=1))
+    desk = make_jobs(services, JobsConfig.varied({"lease_s": 0.5}), tmp_path)
+    jobs = []
+    for number in range(2):
+        body = JobBody(input=f"Number {number}.", seed=1, voice="default", response_format="wav")
+        jobs.append((await desk.of(ANNA).create(body, b""))[0])
+    file = desk.shelf(jobs[0].id).folder / f"script-{jobs[0].record.script}.json"
+    file.write_bytes(script)
+    running = asyncio.create_task(JobRunner(desk, services, look_s=0.02).run())
+    await until(lambda: desk.records.refresh()[jobs[1].id].record.status is JobStatus.SUCCEEDED)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert desk.records.refresh()[jobs[0].id].record.status is JobStatus.QUEUED, "for a replica that can read it"
+    with pytest.raises(StoreUnavailable, match="another release"):
+        await desk.of(ANNA).view(jobs[0].id)

@@ -314,13 +314,6 @@ def whole() -> Items:
     return spoken([8], samples=False)
 
 
-def test_the_loss_of_a_machine_with_replicas_of_two_stages_quarantines_no_request():
-    decoder = RemoteDecoder(Unary(gone(2), "traits"))
-    quarantine, results = observe(generating(Replicas([whole()[0], gone(1)], whole())), decoder.traits)
-    assert results == [True, "traits"]
-    assert quarantine.quarantined == 0
-
-
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 20)), min_size=2, max_size=6))
 def test_the_loss_of_a_machine_with_several_replicas_of_a_stage_quarantines_no_request(segments):
     """Segments in replicas of one machine; some are told of its end when others have long begun anew elsewhere."""

@@ -63,18 +63,6 @@ def test_a_request_that_crashed_two_replicas_alone_is_refused():
     assert quarantine.summary() == {"quarantined": 0, "refused": 1}
 
 
-def test_a_request_retried_beside_the_poisonous_one_is_not_blamed():
-    quarantine, clock = make()
-    clock.now = 1.0
-    quarantine.record_death(b"poison", "a", "acoustic", 0.0)
-    quarantine.record_death(b"innocent", "a", "acoustic", 0.0)
-    clock.now = 2.0
-    quarantine.record_death(b"poison", "b", "acoustic", 0.0)  # two segments at once: for the poison that is one death
-    quarantine.record_death(b"innocent", "b", "acoustic", 1.1)
-    assert quarantine.quarantined == 0
-    complete(quarantine, b"innocent")
-
-
 def test_requests_implicated_together_are_retried_one_at_a_time_and_cleared():
     quarantine, clock = make()
     members = [b"poison", *(bytes([number]) for number in range(20))]
@@ -217,64 +205,48 @@ def test_consecutive_deaths_are_the_longest_chain_of_calls_that_follow_each_othe
     assert consecutive_deaths(b"x", deaths) == most
 
 
-def log_of(*calls: tuple[bytes, str, float, float]) -> DeathLog:
-    """Failed calls in the acoustic stage: (request, replica, start, when the failure was known)."""
+def log_of(calls: str) -> DeathLog:
+    """Failed calls: request, replica, start and when the failure was known, of the acoustic stage if none is named."""
     log = DeathLog()
-    for digest, replica, began, now in calls:
-        log.record(digest, replica, "acoustic", began=began, now=now)
+    for call in calls.split(", "):
+        digest, replica, began, now, *stage = call.split()
+        log.record(digest.encode(), replica, *stage or ["acoustic"], began=float(began), now=float(now))
     return log
 
 
-def test_two_deaths_alone_are_poisonous_and_one_is_not():
-    log = log_of((b"x", "a", 0.0, 1.0), (b"x", "a", 0.0, 1.1))
-    assert not log.is_suspicious(b"x"), "two segments of one request in one replica"
-    log.record(b"x", "b", "acoustic", began=1.2, now=2.0)
-    assert log.is_suspicious(b"x")
-    assert log.is_poisonous(b"x")
-    assert log.poisonous() == {b"x"}
+TOGETHER = "x a 0 1, y a 0 1, x b 1.1 2, y b 1.1 2"
 
 
-def test_two_deaths_together_are_suspicious_and_the_third_alone_tells_them_apart():
-    log = log_of((b"x", "a", 0.0, 1.0), (b"y", "a", 0.0, 1.0), (b"x", "b", 1.1, 2.0), (b"y", "b", 1.1, 2.0))
-    assert log.poisonous() == set()
-    assert log.is_suspicious(b"x")
-    assert log.is_suspicious(b"y")
-    log.record(b"x", "c", "acoustic", began=2.1, now=3.0)
-    assert log.poisonous() == {b"x"}
+@pytest.mark.parametrize(
+    ("calls", "suspicious", "poisonous"),
+    [
+        ("x a 0 1, x a 0 1.1", "", ""),  # two segments of one request in one replica
+        ("x a 0 1, x a 0 1.1, x b 1.2 2", "x", "x"),
+        (TOGETHER, "xy", ""),
+        (f"{TOGETHER}, x c 2.1 3", "xy", "x"),  # the third alone tells them apart
+        ("x a 0 1, y a 0 1, x b 1.1 2, z b 1.1 2", "x", "x"),  # neither was in both
+        ("x a 0 1, y a 0 1, x b 0 2, y b 1.1 2", "y", ""),  # tried again beside another segment of the poisonous one
+        ("x a 0 1, x v 1.1 2 vocoder", "", ""),
+        ("x a 0 1, x v 1.1 2 vocoder, x w 2.1 3 vocoder", "x", "x"),
+        ("x a 0 1, x b 0.5 2", "", ""),  # begun before the first death was known
+        ("x a 0 1, x b 0.5 2, x b 1.5 2.5", "x", "x"),
+    ],
+)
+def test_who_is_suspicious_and_who_is_to_blame(calls: str, suspicious: str, poisonous: str):
+    log = log_of(calls)
+    assert "".join(digest for digest in "xyz" if log.is_suspicious(digest.encode())) == suspicious
+    assert log.poisonous() == {digest.encode() for digest in poisonous}
+    assert all(log.is_poisonous(digest) for digest in log.poisonous())
 
 
-def test_only_a_request_in_both_replicas_keeps_another_from_blame():
-    log = log_of((b"x", "a", 0.0, 1.0), (b"y", "a", 0.0, 1.0), (b"x", "b", 1.1, 2.0), (b"z", "b", 1.1, 2.0))
-    assert log.poisonous() == {b"x"}
-
-
-def test_stages_are_counted_apart():
-    log = log_of((b"x", "a", 0.0, 1.0))
-    log.record(b"x", "v", "vocoder", began=1.1, now=2.0)
-    assert not log.is_suspicious(b"x")
-    log.record(b"x", "w", "vocoder", began=2.1, now=3.0)
-    assert log.is_poisonous(b"x")
-
-
-def test_a_death_is_known_from_the_first_failed_call_and_begun_with_the_last():
-    log = log_of((b"x", "a", 0.0, 1.0), (b"x", "b", 0.5, 2.0))
-    assert not log.is_suspicious(b"x"), "the call in b began before a's death was known"
-    log.record(b"x", "b", "acoustic", began=1.5, now=2.5)
-    assert log.is_suspicious(b"x"), "another call in b began after it"
-
-
-def test_a_completed_request_is_cleared_and_the_others_stay():
-    log = log_of((b"x", "a", 0.0, 1.0), (b"y", "a", 0.0, 1.0), (b"x", "b", 1.1, 2.0), (b"y", "b", 1.1, 2.0))
+def test_what_is_cleared_old_or_beyond_the_limit_is_forgotten():
+    log = log_of(TOGETHER)
     log.clear(b"y")
     assert not log.is_suspicious(b"y")
     assert log.poisonous() == {b"x"}
-
-
-def test_old_deaths_and_those_beyond_the_limit_are_forgotten():
-    log = log_of((b"x", "a", 0.0, 1.0), (b"x", "b", 1.1, 2.0))
     log.forget_before(1.5)
     assert not log.is_suspicious(b"x")
-    log = log_of((b"x", "a", 0.0, 1.0), (b"x", "b", 1.1, 2.0))
+    log = log_of(TOGETHER)
     for number in range(MAX_DEATHS - 1):
         log.record(b"y", f"other {number}", "acoustic", began=3.0, now=4.0)
     assert not log.is_suspicious(b"x"), "the oldest went first"

@@ -30,16 +30,6 @@ def test_keys_and_users_are_listeners_and_addresses_without_them():
     assert listener_of("anonymous", None, "1.2.3.4") == "1.2.3.4"
 
 
-LITTLE = CompatConfig(ssml=False, control_tags=False, refine=False, speed_token=False)
-
-
-def test_fields_that_a_version_does_not_support_are_left_out_and_named():
-    body = SpeechBody(input="x", refine=True, speed=1.2, speed_mode="token", allow_control_tags=True)
-    fitted, lost = adapted(body, LITTLE)
-    assert lost == ("refine", "speed_mode", "allow_control_tags")
-    assert (fitted.refine, fitted.speed_mode) == (False, "stretch")
-
-
 def test_markup_that_a_version_does_not_support_is_counted_and_strict_refuses_it():
     versions = versions_of(PipelineConfig(), {V1: ModelConfig(compat=CompatConfig(ssml=False))})
     document = '<speak>One<break time="1s"/>two <prosody rate="2">three</prosody> <sub alias="x">four</sub></speak>'
@@ -101,15 +91,6 @@ def test_a_user_has_an_effect_where_versions_are_drawn_and_is_named_elsewhere():
     drawn = ModelSelector(rollout(v1=1, v2=1))
     assert lost(drawn, "chattts") == lost(drawn, "tts-1") == lost(drawn, V1, None) == ()
     assert lost(drawn, V1) == lost(ModelSelector(rollout(v1=1)), "chattts") == ("user",)
-
-
-def test_a_reply_names_unsupported_fields_and_strict_refuses_them():
-    versions = versions_of(PipelineConfig(), {V1: ModelConfig(compat=LITTLE)})
-    with serving(make_services(Speaker(), models=ModelSelector(Rollout(versions)))) as live:
-        reply = live.speak(refine=True)
-        assert reply.headers["X-Ignored-Fields"] == "refine"
-        url = f"{live.url}/v1/audio/speech?strict=1"
-        assert requests.post(url, json={"input": "x", "refine": True}, timeout=60).status_code == 400
 
 
 def test_the_manifest_is_the_default_and_the_operator_has_the_last_word():

@@ -156,21 +156,21 @@ def test_two_equal_requests_at_once_are_charged_once_or_refused_both():
             assert other.value.spec.code == "quota_exceeded"
 
 
-@pytest.mark.parametrize("error", [AtCapacity("full", retry_after_s=1.0), NotCached("nothing"), EngineDead("gone")])
-def test_what_fails_before_its_audio_is_refunded(error: Exception):
-    entry = EntryPoint(Speaker(fails_at=0, error=error), quota=Quota(characters_a_day=20))
-    for _ in range(5):
+@pytest.mark.parametrize(
+    ("fails_at", "error", "paid"),
+    [
+        (0, AtCapacity("full", retry_after_s=1.0), 0),
+        (0, NotCached("nothing"), 0),
+        (0, EngineDead("gone"), 0),
+        (2, EngineDead("gone"), 12),
+    ],
+)
+def test_what_fails_before_its_audio_is_refunded_and_what_fails_behind_it_is_paid(fails_at: int, error: Exception, paid: int):
+    entry = EntryPoint(Speaker(fails_at=fails_at, error=error), quota=Quota(characters_a_day=100))
+    for count in range(1, 6):
         with pytest.raises(type(error)):
             entry.say()
-        assert asyncio.run(entry.quotas.characters_today("some-key")) == 0
-
-
-def test_what_fails_behind_its_first_audio_is_paid():
-    entry = EntryPoint(Speaker(fails_at=2), quota=Quota(characters_a_day=20))
-    with pytest.raises(Exception, match=r"."):
-        entry.say()
-    assert entry.written
-    assert asyncio.run(entry.quotas.characters_today("some-key")) == 12
+        assert asyncio.run(entry.quotas.characters_today("some-key")) == count * paid
 
 
 def test_a_client_that_leaves_before_the_first_audio_has_paid_nothing():

@@ -68,6 +68,14 @@ class Room:
         speech = {**PCM, **settings.pop("speech", {})}
         self.conversation.open(name, ContextSettings(speech, settings.pop("lead_s", 60.0), **settings))
 
+    def say(self, *texts: str, name: str = "a", closes: bool = False) -> None:
+        """Adds parts; closes the context after them if asked to."""
+        for text in texts:
+            self.conversation.add(name, text)
+            self.conversation.flush(name)
+        if closes:
+            self.conversation.close(name)
+
     async def over(self, *names: str) -> None:
         await until(lambda: set(names) <= {one.context for one in self.said if not isinstance(one, PartSpoken | PartSkipped)})
 
@@ -147,8 +155,7 @@ def test_the_audio_depends_on_the_text_and_its_flushes_alone(text, data):
 async def test_a_context_says_what_it_speaks_in_order():
     async with talking() as room:
         room.open()
-        room.conversation.add("a", "One. ")
-        room.conversation.flush("a")
+        room.say("One. ")
         room.conversation.flush("a")
         room.conversation.add("a", "  Two.")
         room.conversation.close("a")
@@ -194,10 +201,7 @@ async def test_what_has_nothing_to_say_is_skipped_and_the_context_goes_on():
 
     async with talking(Room(Wordless(chunks=1))) as room:
         room.open()
-        for text in ("...", "Words."):
-            room.conversation.add("a", text)
-            room.conversation.flush("a")
-        room.conversation.close("a")
+        room.say("...", "Words.", closes=True)
         await room.over("a")
     skipped, started, *_ = room.said
     assert isinstance(skipped, PartSkipped)
@@ -229,9 +233,7 @@ async def test_a_failure_ends_its_context_alone():
 def test_a_cancel_at_any_point_leaves_nothing_behind(after, played_s):
     async def work(room: Room) -> None:
         room.open()
-        for text in ("One two. ", "Three four. "):
-            room.conversation.add("a", text)
-            room.conversation.flush("a")
+        room.say("One two. ", "Three four. ")
         await until(lambda: len(room.said) >= min(after, 8))
         if isinstance(room.said[-1] if room.said else None, ContextClosed):
             return
@@ -250,8 +252,7 @@ def test_a_cancel_at_any_point_leaves_nothing_behind(after, played_s):
 async def test_an_interruption_says_what_was_heard():
     async with talking() as room:
         room.open()
-        room.conversation.add("a", "One two three. ")
-        room.conversation.flush("a")
+        room.say("One two three. ")
         await until(lambda: len(room.said) == 4)
         await room.conversation.cancel("a", 0.1)
     heard = room.said[-1].heard
@@ -282,9 +283,7 @@ async def test_many_contexts_leave_no_more_than_a_few_behind():
 async def test_the_next_part_waits_until_no_more_than_the_lead_is_unplayed():
     async with talking() as room:
         room.open(lead_s=0.25)
-        for text in ("One.", "Two.", "Three."):
-            room.conversation.add("a", text)
-            room.conversation.flush("a")
+        room.say("One.", "Two.", "Three.")
         await until(lambda: len(room.said) >= 4)
         assert room.texts == ["One."], "0.4 s were sent, and 0.25 s may be ahead"
         await until(lambda: len(room.texts) == 2)
@@ -307,10 +306,7 @@ async def test_a_pause_ends_a_part_if_the_context_says_so():
 async def test_draining_speaks_what_was_flushed_and_opens_nothing():
     async with talking() as room:
         room.open()
-        room.conversation.add("a", "One.")
-        room.conversation.flush("a")
-        room.conversation.add("a", "Two.")
-        room.conversation.flush("a")
+        room.say("One.", "Two.")
         room.services.admission.close()
         room.conversation.leave()
         assert room.conversation.is_busy
@@ -371,9 +367,7 @@ async def test_parts_are_charged_and_end_when_the_quota_is_used_up():
 
     async with talking(room) as room:
         room.open("a")
-        for _ in range(3):
-            room.conversation.add("a", "Hello")
-            room.conversation.flush("a")
+        room.say(*["Hello"] * 3)
         await room.over("a")
     assert room.texts == ["Hello"]
     assert room.said[-1].error.spec.code == "quota_exceeded"
@@ -398,8 +392,7 @@ async def test_a_replica_has_room_for_so_many_sockets():
             with pytest.raises(AtCapacity, match="max_sockets"), conversations.joined(Room().conversation):
                 pass
             room.open()
-            room.conversation.add("a", "One.")
-            room.conversation.flush("a")
+            room.say("One.")
             assert conversations.busy == 1
             conversations.leave()
             assert room.conversation.leaving.is_set()
