@@ -23,13 +23,17 @@ class Open(Exception):
 class Breaker:
     """Safe to share between threads."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, *, slow_s: float = SLOW_S) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, *, slow_s: float = SLOW_S, most_in_flight: int = MOST_IN_FLIGHT
+    ) -> None:
         """
         Args:
             slow_s: time without an answer after which no other question follows.
+            most_in_flight: questions at a time; others wait for their turn.
         """
         self._clock = clock
         self._slow_s = slow_s
+        self._most_in_flight = most_in_flight
         self._turns = threading.Condition()
         self._began: list[float] = []  # of the questions in flight
         self.is_silent = False
@@ -63,7 +67,7 @@ class Breaker:
     def _enter(self) -> float:
         with self._turns:
             give_up_at = self._clock() + self._slow_s
-            while len(self._began) >= (1 if self.is_silent else MOST_IN_FLIGHT) or self._is_slow():
+            while len(self._began) >= (1 if self.is_silent else self._most_in_flight) or self._is_slow():
                 if self.is_silent or self._is_slow() or not self._turns.wait(give_up_at - self._clock()):
                     raise Open
             now = self._clock()

@@ -8,8 +8,8 @@ Never: an open connection between two calls
 A rollback journal, not a write-ahead log: reading needs no disk space at all, and deleting some pages of journal, which the
 reserve has (pipeline/store/reserve.py). So on a full disk only growth fails: records are read and deleted, and what fits into
 the space of deleted records is written. A process killed while it writes leaves the version before; a write
-returns once it is on disk (synchronous=FULL). Readers wait for a writer's last milliseconds. A file
-that another process holds is a refusal at once as soon as one call has waited for it in vain.
+returns once it is on disk (synchronous=FULL). Calls of one process take turns. A file that another process holds is a refusal
+at once as soon as one call has waited for it in vain.
 """
 
 import sqlite3
@@ -42,6 +42,7 @@ Change = Callable[[sqlite3.Connection, int], T]
 
 BUSY_TIMEOUT_S = 2.0  # for which a call waits while another process holds the file
 HELD_TIMEOUT_S = 0.2  # once a call has waited in vain: for one call, and all others do not wait
+TURN_TIMEOUT_S = 30.0  # for which a call waits for those of its own process: they may be slow, and hold nothing for ever
 SCHEMA = """
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS store (id INTEGER PRIMARY KEY CHECK (id = 1), epoch TEXT NOT NULL) STRICT;
@@ -83,6 +84,7 @@ FULL = (
 CANNOT = "the store's file cannot be used: {}"
 REPLACE = "restore it from a backup, or move it away to begin with an empty store"
 BUSY = f"another process holds it for more than {BUSY_TIMEOUT_S:.0f} s; try again"
+SLOW = f"calls of this process have not ended in {TURN_TIMEOUT_S:.0f} s; try again"
 ADVICE = {
     sqlite3.SQLITE_NOTADB: REPLACE,
     sqlite3.SQLITE_CORRUPT: REPLACE,
@@ -105,7 +107,8 @@ class SqliteStore:
         self._path = path
         self._reserve = Reserve(path.with_name(f"{path.name}-reserve"))
         self._is_made = False
-        self._breaker = Breaker(slow_s=BUSY_TIMEOUT_S)
+        # One call at a time: SQLite lets threads of one process wait for each other as for strangers, and in no order.
+        self._breaker = Breaker(slow_s=TURN_TIMEOUT_S, most_in_flight=1)
 
     def put(self, namespace: str, key: str, value: bytes, *, replaces: int, keeps: int) -> int:
         """Writes the next version of a key; raises as store.Store says."""
@@ -229,7 +232,8 @@ class SqliteStore:
                 finally:
                     (self._breaker.failed if is_held else self._breaker.answered)()
         except Open:
-            raise StoreUnavailable(CANNOT.format(f"database is locked; {BUSY}"), place=self.place) from None
+            reason = f"database is locked; {BUSY}" if self._breaker.is_silent else SLOW
+            raise StoreUnavailable(CANNOT.format(reason), place=self.place) from None
         except sqlite3.Error as error:
             code = _code(error)
             if code == sqlite3.SQLITE_FULL:

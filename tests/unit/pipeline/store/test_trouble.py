@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -248,6 +249,15 @@ def test_a_locked_store_says_so_and_works_again_afterwards(path: Path, monkeypat
         other.execute("ROLLBACK")
     assert store.get("voices", "anna") is not None
     assert not store._breaker.is_silent
+
+
+def test_a_slow_call_of_the_own_process_is_no_file_that_another_holds(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(sqlite, "_forget_deleted", lambda *_: time.sleep(0.3))
+    store = SqliteStore(path)
+    with ThreadPoolExecutor(4) as pool:
+        writes = [pool.submit(store.put, "voices", f"slow{number}", b"", replaces=0, keeps=9) for number in range(4)]
+        assert [write.result() for write in writes] == [1] * 4
 
 
 def test_a_store_that_may_only_be_read_is_read(path: Path):

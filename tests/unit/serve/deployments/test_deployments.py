@@ -120,6 +120,18 @@ async def test_the_operators_status_has_what_the_page_shows():
     assert {"slots", "slots_usable", "slots_used", "waiting", "round_s"} <= {field.name for field in fields(EngineStats)}
 
 
+async def test_the_state_of_the_parts_is_collected_once_for_all_who_ask_and_again_later(monkeypatch: pytest.MonkeyPatch):
+    config = read_app_config({})
+    status = (await ingress_setup.build_parts(config, handles(config), None)).status
+    leaving = asyncio.create_task(status.health())
+    await asyncio.sleep(0)
+    leaving.cancel()
+    first, *others = await asyncio.gather(*(status.health() for _ in range(50)))
+    assert all(state is first for state in others)
+    monkeypatch.setattr(status, "_health_until", 0.0)
+    assert await status.health() is not first
+
+
 @pytest.mark.parametrize("end", ["fails", "is cancelled", "ends"])
 async def test_a_background_task_has_no_good_end_and_is_reported_by_name(end: str):
     async def work() -> None:
