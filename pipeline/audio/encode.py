@@ -92,12 +92,15 @@ _CODECS = {
     "m4b": _Codec("mp4", "aac", "fltp", {"movflags": "+faststart", "brand": "M4B "}, has_cover=True),
     # A page every 60 ms (in microseconds): the muxer's own second would add to the latency.
     "opus": _Codec("ogg", "libopus", "s16", {"page_duration": "60000"}, has_vorbis_comments=True),
+    # Clusters of 60 ms: a browser's MediaSource plays them as they come.
+    "webm": _Codec("webm", "libopus", "s16", {"cluster_time_limit": "60"}),
     "aac": _Codec("adts", "aac", "fltp"),
     # The muxer would begin with 8 KiB reserved for tags.
     "flac": _Codec("flac", "flac", "s16", {"metadata_header_padding": "0"}, has_cover=True, has_vorbis_comments=True),
 }
 # Bit-exact muxing leaves out the random Ogg serial number, dates and version strings.
-_STREAMED = {"mp3": {"write_xing": "0"}}  # the frame with the length comes first, and is only known last
+# The frame with the length, and the duration with the index, come first and are only known last.
+_STREAMED = {"mp3": {"write_xing": "0"}, "webm": {"live": "1"}}
 _DETERMINISTIC = {"fflags": "+bitexact", "flush_packets": "1"}
 
 

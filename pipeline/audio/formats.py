@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pipeline.errors import UnsupportedFormat
 from pipeline.spec import SAMPLE_RATE
 
-CONTAINERS = ("mp3", "opus", "aac", "flac", "wav", "pcm", "ulaw", "alaw")
+CONTAINERS = ("mp3", "opus", "webm", "aac", "flac", "wav", "pcm", "ulaw", "alaw")
 SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)  # Hz
 
 _TELEPHONE_RATE = 8_000  # Hz
+_OPUS = ("opus", "webm")  # containers of this codec
 _OPUS_RATES = (8_000, 16_000, 24_000, 48_000)  # Hz; of SAMPLE_RATES, libopus accepts these
-_DEFAULT_KBPS = {"mp3": 64, "opus": 32, "aac": 64}
+_DEFAULT_KBPS = {"mp3": 64, "opus": 32, "webm": 32, "aac": 64}
 # MPEG-1 layer 3, then MPEG-2 (16 kHz and up), then MPEG-2.5, whose last LAME makes. ISO 11172-3, 13818-3.
 _MP3_KBPS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
 _MP3_LOW_KBPS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
@@ -43,7 +44,7 @@ class AudioFormat:
         """The exact Content-Type: clients choose their decoder by it."""
         if self.container in ("pcm", "ulaw", "alaw"):
             return _raw_content_type(self.container, self.sample_rate)
-        return "audio/ogg; codecs=opus" if self.container == "opus" else f"audio/{_SUBTYPES[self.container]}"
+        return f"audio/{_SUBTYPES[self.container]}"
 
 
 def audio_format(container: str, sample_rate: int | None = None, kbps: int | None = None) -> AudioFormat:
@@ -54,7 +55,7 @@ def audio_format(container: str, sample_rate: int | None = None, kbps: int | Non
     """
     if container not in CONTAINERS:
         raise UnsupportedFormat(f"the format must be one of {', '.join(CONTAINERS)}", param="response_format")
-    rates = _OPUS_RATES if container == "opus" else SAMPLE_RATES
+    rates = _OPUS_RATES if container in _OPUS else SAMPLE_RATES
     rate = _usual_rate(container) if sample_rate is None else sample_rate
     if rate not in rates:
         raise UnsupportedFormat(f"{container} has {_listed(rates)} Hz, not {rate}", param="sample_rate")
@@ -85,6 +86,7 @@ def named_format(name: str) -> AudioFormat:
 
 
 _SUBTYPES = {"mp3": "mpeg", "aac": "aac", "flac": "flac", "wav": "wav", "m4b": "mp4"}
+_SUBTYPES |= {"opus": "ogg; codecs=opus", "webm": 'webm; codecs="opus"'}
 
 
 def _raw_content_type(container: str, rate: int) -> str:
@@ -104,7 +106,7 @@ def _checked_kbps(container: str, rate: int, kbps: int | None) -> int:
         allowed: tuple[int, ...] = _MP3_KBPS if rate >= 32_000 else _MP3_LOW_KBPS if rate >= 16_000 else _MP3_LOWEST_KBPS
         text = _listed(allowed)
     else:
-        low, high = _OPUS_KBPS if container == "opus" else (_AAC_LEAST_KBPS, rate * _AAC_MOST_BITS_PER_SAMPLE // 1000)
+        low, high = _OPUS_KBPS if container in _OPUS else (_AAC_LEAST_KBPS, rate * _AAC_MOST_BITS_PER_SAMPLE // 1000)
         allowed = tuple(range(low, high + 1))
         text = f"{low} to {high}"
     if kbps is None:

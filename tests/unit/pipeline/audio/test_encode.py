@@ -4,6 +4,7 @@ import gc
 import io
 import itertools
 import json
+import re
 import struct
 import subprocess
 import weakref
@@ -24,13 +25,14 @@ from tests.support.effort import examples
 from tests.support.services import needed_program
 
 RATE = 24_000
-FRAME = {"mp3": 576, "opus": 480, "aac": 1024}  # samples
+FRAME = {"mp3": 576, "opus": 480, "webm": 480, "aac": 1024}  # samples
 PRIMING = {"mp3": 1105, "aac": 1024}  # samples before the first one, in a stream
 LOSSLESS = ("flac", "wav", "pcm")
 RAW = {"pcm": "s16le", "ulaw": "mulaw", "alaw": "alaw"}
 """FFmpeg's names: there is no header that would say"""
+OPUS = ("opus", "webm")
 EVERY = [(container, rate) for container in CONTAINERS for rate in SAMPLE_RATES
-         if container != "opus" or rate in (8_000, 16_000, 24_000, 48_000)]  # fmt: skip
+         if container not in OPUS or rate in (8_000, 16_000, 24_000, 48_000)]  # fmt: skip
 
 
 def speech_like(samples: int) -> np.ndarray:
@@ -79,10 +81,10 @@ def test_every_format_decodes_back_to_its_length(container, rate):
             frames = list(file.decode(audio=0))
             assert file.streams.audio[0].channels == 1
             # Opus always decodes at 48 kHz.
-            assert {frame.sample_rate for frame in frames} == {48_000 if container == "opus" else rate}
+            assert {frame.sample_rate for frame in frames} == {48_000 if container in OPUS else rate}
         decoded = sum(frame.samples for frame in frames) * rate / frames[0].sample_rate
         extra = decoded - length - priming(container, streamed=streamed)
-        padded = container == "aac" or (container == "mp3" and streamed)
+        padded = container in ("aac", "webm") or (container == "mp3" and streamed)
         assert 0 <= extra < (2 * FRAME[container] if padded else 1), (length, streamed)
 
 
@@ -99,7 +101,7 @@ def test_sound_is_where_it_was_to_the_last_sample(container, rate, streamed):
     lags = np.arange(-30, 31)
     fits = [np.corrcoef(samples[100:-100], decoded[100 + lag : len(samples) - 100 + lag])[0, 1] for lag in lags]
     assert lags[int(np.argmax(fits))] == 0
-    assert max(fits) > (0.85 if container == "opus" else 0.9)
+    assert max(fits) > (0.85 if container in OPUS else 0.9)
     tail = slice(-400, None)
     assert np.corrcoef(samples[tail], decoded[tail])[0, 1] > 0.8, "the end is missing"
 
@@ -123,8 +125,7 @@ def test_bytes_do_not_depend_on_the_cuts(cuts, container, streamed):
 def test_encoding_twice_gives_the_same_bytes_with_no_version_in_them(container):
     data = encode(speech_like(30_000), container)
     assert data == encode(speech_like(30_000), container)
-    assert b"Lavf" not in data
-    assert b"Lavc" not in data
+    assert not re.search(rb"Lav[fc]\d", data)
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
@@ -182,8 +183,8 @@ def test_flac_headers_tell_the_length_of_a_whole_file_only():
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_silence_of_no_length_is_a_stream_too(container):
-    assert len(encode(np.zeros(0, np.float32), container)) < 300, "a header, and in it that no human speaks"
-    assert len(encode_whole(np.zeros(0, np.float32), container)) < 300
+    assert len(encode(np.zeros(0, np.float32), container)) < 500, "a header, and in it that no human speaks"
+    assert len(encode_whole(np.zeros(0, np.float32), container)) < 500
 
 
 def test_samples_are_clipped_and_rounded_to_the_nearest():
@@ -306,6 +307,7 @@ def test_content_types_are_exact():
     assert {container: audio_format(container).content_type for container in CONTAINERS} == {
         "mp3": "audio/mpeg",
         "opus": "audio/ogg; codecs=opus",
+        "webm": 'audio/webm; codecs="opus"',
         "aac": "audio/aac",
         "flac": "audio/flac",
         "wav": "audio/wav",
