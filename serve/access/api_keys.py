@@ -69,6 +69,7 @@ class Quota(StrictModel):
     burst: int = Field(20, ge=1, le=100_000, description="requests at once after a pause")
     streams: int | None = Field(8, ge=1, le=100_000, description="concurrent requests that use the model")
     characters_a_day: int | None = Field(100_000, ge=1, description="characters per day (UTC)")
+    characters_a_request: int | None = Field(None, ge=1, description="characters of one text; a job is one")
     audio_s_a_minute: float | None = Field(None, gt=0, description="seconds of audio per minute, counted as they are generated")
 
 

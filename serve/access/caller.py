@@ -25,7 +25,7 @@ from serve.access.api_keys import Quota
 from serve.access.entrance import Entrance, Release
 from serve.access.quotas import Charge, LocalQuotas, QuotaDecision, Quotas
 from serve.access.refusals import invalid_key, refused
-from serve.errors import ApiError, ErrorSpec
+from serve.errors import ApiError, ErrorSpec, bad_request
 
 ANONYMOUS = "anonymous"
 EWMA_WEIGHT = 0.2  # of the newest stream in the mean duration
@@ -173,10 +173,14 @@ class Caller:
         """Charges characters to the key's quota of the day. Returns what can be refunded.
 
         Raises:
-            ApiError: 429, they are more than what is left of it.
+            ApiError: 413, they are more than one text of this key may have; 429, more than what is left of the day.
         """
         if self.quota is None:
             return Charge(0, 0)
+        longest = self.quota.characters_a_request
+        if longest is not None and characters > longest:
+            message = f"this key's texts have at most {longest} characters (characters_a_request), this one has {characters}"
+            raise bad_request("input_too_long", message, status=413)
         decision = await self.quotas.charge_characters(self.id, self.quota, characters, token)
         if decision.refusal:
             raise refused(decision, self.quota, retry_helps=False)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
@@ -26,7 +26,6 @@ from serve.commands.config_path import config_path
 from serve.config import folders
 from serve.config.config_file import check_file
 
-QUOTA = Quota()
 DEFAULT = KeyRecord.model_fields
 
 
@@ -78,16 +77,10 @@ def add_key_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scopes", type=chosen(Scope), default=DEFAULT["scopes"].default, help=scopes)
     lanes = "some of interactive,standard,bulk (default: all)"
     parser.add_argument("--lanes", type=chosen(Lane), default=tuple(Lane), help=lanes)
-    parser.add_argument("--burst", type=int, default=QUOTA.burst, help="requests at once (default: %(default)s)")
-    for option, kind, meaning in (
-        ("requests_per_s", float, "requests per second"),
-        ("streams", int, "streams in flight"),
-        ("characters_a_day", int, "characters per day"),
-        ("audio_s_a_minute", float, "seconds of audio per minute"),
-    ):
-        name, default = f"--{option.replace('_', '-')}", getattr(QUOTA, option)
-        text = f"{meaning}, or `none` (default: {'none' if default is None else f'{default:g}'})"
-        parser.add_argument(name, type=amount(kind), default=default, help=text)
+    for limit, field in Quota.model_fields.items():
+        kind = float if float in (field.annotation, *get_args(field.annotation)) else int
+        text = f"{field.description}; `none`: no limit (default: {'none' if field.default is None else f'{field.default:g}'})"
+        parser.add_argument(f"--{limit.replace('_', '-')}", type=amount(kind), default=field.default, help=text)
 
 
 def add(store: Store, options: argparse.Namespace) -> int:

@@ -253,6 +253,16 @@ def test_nobody_gets_more_than_the_request_that_crosses_a_limit(place: Place, wo
     check(place, work, limit)
 
 
+@pytest.mark.parametrize("work", WORK)
+def test_a_text_longer_than_its_key_allows_is_refused_by_its_length(place: Place, work: str):
+    given_a_key(place, Quota(requests_per_s=None, streams=None, characters_a_request=len(TEXT) - 1))
+    opened = place.speaker.opened
+    replies = "".join(WORK[work](place)).lower()
+    assert place.speaker.opened == opened
+    assert any(word in replies for word in ("too_long", "at most", "max_character")), replies[:300]
+    assert charged(place) == 0
+
+
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("work", ["speech", "batch", "parts of a socket", "deepgram socket"])
 def test_replicas_with_a_redis_hold_the_same_limits(shared: Place, work: str, limit: str):
