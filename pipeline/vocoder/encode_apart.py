@@ -43,12 +43,12 @@ async def encode_apart(root: Path, samples: NDArray[np.float32]) -> NDArray[np.i
         answer = await ask_child(
             "pipeline.vocoder.encode_apart", f"{root}\n".encode() + samples.astype("<f4").tobytes(), timeout_s=TIMEOUT_S
         )
+    except TimeoutError:  # an OSError, too
+        raise EngineFault(f"a recording was not encoded within {TIMEOUT_S:g} s") from None
     except OSError as error:
         raise AtCapacity(
             f"no recording can be encoded at this moment ({error.strerror}); try again", retry_after_s=RETRY_S
         ) from error
-    except TimeoutError:
-        raise EngineFault(f"a recording was not encoded within {TIMEOUT_S:g} s") from None
     except ChildFailed as error:
         raise EngineFault("a recording could not be encoded: its process crashed") from error
     return np.frombuffer(answer, "<i8").reshape(-1, CODEBOOKS).astype(np.int64)
