@@ -23,6 +23,7 @@ class PiperBody(Body):
     text: str = Field(min_length=1)
     voice: str | None = Field(None, description="any name of a voice; null: the operator's default")
     length_scale: float | None = Field(None, ge=0.25, le=4.0, description="how long the speech takes: 1 / speed")
+    seed: int | None = Field(None, description="as of POST /v1/audio/speech; theirs has none")
 
 
 def speech_values(raw: bytes) -> dict[str, Any]:
@@ -37,6 +38,7 @@ def speech_values(raw: bytes) -> dict[str, Any]:
         "voice": body.voice,
         "response_format": "wav",
         "speed": None if body.length_scale is None else 1 / body.length_scale,
+        "seed": body.seed,
         **ignored_fields(body.model_extra or {}),
     }
     return {name: value for name, value in fields.items() if value is not None}

@@ -86,10 +86,11 @@ def test_kokoros_captions_have_every_word_before_its_audio_ends(stream):
 def test_pipers_fields_have_the_effect_of_the_services_own():
     speaker = Speaker()
     with serving(make_services(speaker)) as live:
-        reply = said(live, PIPER, {"text": TEXT, "voice": "calm", "length_scale": 2.0})
+        reply = said(live, PIPER, {"text": TEXT, "voice": "calm", "length_scale": 2.0, "seed": 7})
     assert reply.headers["Content-Type"] == "audio/wav"
     assert reply.content[:4] == b"RIFF"
-    assert (speaker.requests[-1].text, speaker.requests[-1].voice, speaker.requests[-1].speed) == (TEXT, "calm", 0.5)
+    request = speaker.requests[-1]
+    assert (request.text, request.voice, request.speed, request.sampling.seed) == (TEXT, "calm", 0.5, 7)
 
 
 def test_vapi_is_given_samples_at_its_rate(live: Live):
