@@ -1,4 +1,4 @@
-"""Finding and making checkpoints, and the manifest that vouches for them."""
+"""Finding and making checkpoints, the manifest that vouches for them, what they can do, and the demo checkpoint."""
 
 import hashlib
 import multiprocessing
@@ -6,15 +6,18 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from pipeline.checkpoint import locate as checkpoints
 from pipeline.checkpoint import random_model, random_weights
+from pipeline.checkpoint.capabilities import ALL_CAPABILITIES, Capabilities, capabilities_file, read_capabilities
 from pipeline.checkpoint.layout import (
     CAPABILITIES_FILE,
     EMBED_FILE,
@@ -23,14 +26,22 @@ from pipeline.checkpoint.layout import (
     GPT_FILE,
     MANIFEST_FILE,
     MEL_DECODER_FILE,
+    PRONUNCIATION_FILE,
+    SPEAKERS_FILE,
     SPECIAL_TOKENS_FILE,
     TOKENIZER_FILE,
 )
-from pipeline.checkpoint.locate import generated_folder, hub_folder, resolve
-from pipeline.checkpoint.manifest import read_manifest, read_verified, verify_files
+from pipeline.checkpoint.locate import DEMO_FOLDER, generated_folder, hub_folder, resolve
+from pipeline.checkpoint.manifest import file_sha256, read_manifest, read_verified, verify_files, write_manifest
 from pipeline.checkpoint.random_weights import generate
+from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.errors import CheckpointError
 from pipeline.paths import cache_home
+from pipeline.spec import CONTROL_TAGS, SPEED_TAGS
+from pipeline.voices.catalogue import VoiceCatalogue
+from pipeline.voices.seeds import read_statistics
+from scripts.train_demo.corpus import EVENTS
+from scripts.train_demo.export import CAPABILITIES, STAND_INS
 from serve.commands.weights import make_random as make_checkpoint
 
 SMALL_BYTES_LIMIT = 16 << 20
@@ -242,12 +253,9 @@ def test_cache_home_is_set_by_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert cache_home() == Path.home() / ".cache" / "chattts-serve"
 
 
-def test_verified_file_is_read_whole(root: Path) -> None:
-    assert read_verified(root, GPT_CONFIG_FILE) == (root / GPT_CONFIG_FILE).read_bytes()
-    assert set(verify_files(root)) == {*FILES, CAPABILITIES_FILE}
-
-
 def test_changed_tokenizer_is_refused(root: Path) -> None:
+    assert read_verified(root, TOKENIZER_FILE) == (root / TOKENIZER_FILE).read_bytes()
+    assert set(verify_files(root)) == {*FILES, CAPABILITIES_FILE}
     content = bytearray((root / TOKENIZER_FILE).read_bytes())
     content[1000] ^= 1
     (root / TOKENIZER_FILE).write_bytes(content)
@@ -308,3 +316,122 @@ def test_script_makes_into_an_absent_folder_and_refuses_a_full_one(tmp_path: Pat
     assert "is not an empty folder" in capsys.readouterr().err
     (tmp_path / "file").touch()
     assert make_checkpoint.main(["small-random", str(tmp_path / "file" / "below")]) == 1
+
+
+# Capabilities of a checkpoint: by default everything; unknown ones are refused.
+
+
+def checkpoint(root: Path, content: bytes) -> Path:
+    (root / CAPABILITIES_FILE).parent.mkdir(parents=True)
+    (root / CAPABILITIES_FILE).write_bytes(content)
+    return root
+
+
+def test_a_checkpoint_without_the_file_has_all_capabilities(tmp_path, demo_root):
+    assert read_capabilities(tmp_path) == ALL_CAPABILITIES
+    assert read_capabilities(demo_root) == ALL_CAPABILITIES.model_copy(update={"ends_with_text": False}), "random weights"
+    assert ALL_CAPABILITIES.languages == ("zh", "en")
+    assert set(ALL_CAPABILITIES.control_tags) == CONTROL_TAGS
+    assert ALL_CAPABILITIES.speed_tokens
+    assert ALL_CAPABILITIES.refine
+    assert ALL_CAPABILITIES.ends_with_text
+    assert ALL_CAPABILITIES.alignment is None
+
+
+def test_what_is_written_is_read(tmp_path):
+    little = Capabilities(languages=("en",), control_tags=("[laugh]",), speed_tokens=False, refine=False)
+    assert read_capabilities(checkpoint(tmp_path, capabilities_file(little))) == little
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "taught.json: the file"),
+        (b"[]", "taught.json: the file"),
+        (b'{"language": ["en"]}', "language: .*; allowed are languages, control_tags, speed_tokens, refine, ends"),
+        (b'{"languages": ["fr"]}', "languages"),
+        (b'{"languages": []}', "languages"),
+        (b'{"control_tags": ["[giggle]"]}', "giggle"),
+        (b'{"alignment": {"heads": []}}', r"alignment\.heads"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, content, message):
+    with pytest.raises(CheckpointError, match=message):
+        read_capabilities(checkpoint(tmp_path, content))
+
+
+def test_a_manifest_vouches_for_it(tmp_path):
+    root = checkpoint(tmp_path, capabilities_file(ALL_CAPABILITIES))
+    write_manifest(root, {CAPABILITIES_FILE: file_sha256(root / CAPABILITIES_FILE)})
+    assert read_capabilities(root) == ALL_CAPABILITIES
+    (root / CAPABILITIES_FILE).write_bytes(capabilities_file(Capabilities(refine=False)))
+    with pytest.raises(CheckpointError, match="expected SHA-256"):
+        read_capabilities(root)
+    (root / CAPABILITIES_FILE).unlink()
+    with pytest.raises(CheckpointError, match="missing"):
+        read_capabilities(root)
+    write_manifest(root, {})
+    (root / CAPABILITIES_FILE).write_bytes(capabilities_file(ALL_CAPABILITIES))
+    with pytest.raises(CheckpointError, match="not listed"):
+        read_capabilities(root)
+
+
+def test_without_speed_tokens_the_tags_of_speed_have_no_effect_either():
+    assert Capabilities(speed_tokens=False).tags == CONTROL_TAGS - SPEED_TAGS
+    assert Capabilities(control_tags=("[laugh]",)).tags == {"[laugh]"}
+    assert ALL_CAPABILITIES.tags == CONTROL_TAGS
+    assert len(SPEED_TAGS) == 10
+
+
+# The demo checkpoint of the package: whole, small, described, and part of what is installed.
+
+
+ROOT = Path(__file__).resolve().parents[3]
+MOST_BYTES, MOST_BYTES_OF_A_FILE = 40 << 20, 20 << 20
+FOUND = [path for path in sorted(DEMO_FOLDER.rglob("*")) if path.is_file()]
+
+
+def test_every_file_is_there_and_vouched_for(tmp_path: Path):
+    root = resolve("demo", tmp_path / "unused")
+    assert {*FILES, SPEAKERS_FILE, CAPABILITIES_FILE, PRONUNCIATION_FILE} == set(read_manifest(root)) == set(verify_files(root))
+    assert not (tmp_path / "unused").exists(), "nothing is generated, nothing is copied"
+
+
+def test_its_capabilities_are_those_an_export_writes():
+    found = read_capabilities(DEMO_FOLDER)
+    assert (DEMO_FOLDER / CAPABILITIES_FILE).read_bytes() == capabilities_file(found)
+    assert found == CAPABILITIES.model_copy(update={"languages": found.languages, "alignment": found.alignment})
+    speeds = {f"[speed_{level}]" for level in range(10)}
+    assert {STAND_INS[tag] for tag in {*found.control_tags} - speeds - {*EVENTS}} == {","}, "its other tags are pauses"
+
+
+def test_it_is_small_and_in_half_precision():
+    assert sum(path.stat().st_size for path in FOUND) <= MOST_BYTES
+    assert max(path.stat().st_size for path in FOUND) <= MOST_BYTES_OF_A_FILE
+    for path in FOUND:
+        if path.suffix == ".safetensors":
+            with safe_open(path, "np") as file:
+                assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"F16"}, path  # noqa: SIM118
+
+
+def test_an_installed_wheel_has_it():
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["pipeline"]
+    packed = {path for pattern in patterns for path in (ROOT / "pipeline").glob(pattern)}
+    assert {ROOT / "pipeline" / path.relative_to(DEMO_FOLDER.parents[1]) for path in FOUND} <= packed
+
+
+def test_its_card_and_the_notice_name_the_teacher():
+    for text in ((DEMO_FOLDER / "README.md").read_text(), (ROOT / "NOTICE").read_text()):
+        assert "flite" in text
+        assert "rms" in text
+        assert "slt" in text
+
+
+def test_the_catalogue_holds_deep_and_high_voices_and_some_between():
+    """The taught voices lie on a line; a seed's voice lies where the statistics of the taught ones put it."""
+    width = open_checkpoint(DEMO_FOLDER).gpt_spec.width
+    catalogue = VoiceCatalogue.load(ROOT / "configs/voices.yaml", width, read_statistics(DEMO_FOLDER, width))
+    voices = [catalogue.get(info.name).embedding for info in catalogue.list()]
+    places = sorted(float(np.arctan2(*one[:2].astype(np.float32))) for one in voices if one is not None)
+    assert places[0] < -0.5 < 0.5 < places[-1]
+    assert any(-0.3 < place < 0.3 for place in places)

@@ -1,7 +1,7 @@
 """The spine: segments in parallel, audio in order, nothing left running when a client leaves."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing, suppress
 
 import numpy as np
@@ -16,10 +16,8 @@ from pipeline.types import (
     DecoderTraits,
     Latency,
     Passage,
-    Prompt,
     Prosody,
     RefineParams,
-    SamplingParams,
     SchedulingParams,
     SpeechPlan,
     StepBlock,
@@ -31,6 +29,22 @@ from tests.support.fakes import Hasty, PromptMaker, StepMaker, ToneDecoder
 
 TEXT = "one. two words. three more words. four. five is the last one."
 SENTENCES = [sentence.strip() for sentence in TEXT.split(".") if sentence.strip()]
+
+
+class Recorder(StepMaker):
+    """Notes the most segments that ran at once, and the scheduling and the admission of each."""
+
+    def __init__(self, **options: float) -> None:
+        super().__init__(**options)
+        self.most = 0
+        self.scheduling: dict[int, SchedulingParams] = {}
+        self.admitted: dict[int, bool] = {}
+
+    async def generate(self, prompt, sampling, *, timeout_s, admitted=False):
+        self.scheduling[prompt.segment.index], self.admitted[prompt.segment.index] = prompt.scheduling, admitted
+        async for block in super().generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted):
+            self.most = max(self.most, self.running)
+            yield block
 
 
 def make_synthesizer(generator: StepMaker, *, parallel_segments: int = 4, frontend: PromptMaker | None = None) -> Synthesizer:
@@ -82,22 +96,16 @@ def test_only_segments_that_a_listener_may_wait_for_have_a_low_latency():
 
 @pytest.mark.parametrize("latency", Latency)
 def test_the_model_is_told_how_many_steps_the_first_audio_takes(latency):
-    class Kept(StepMaker):
-        async def generate(self, prompt: Prompt, *arguments: object, **options: object) -> AsyncGenerator[StepBlock, None]:
-            kept.append(prompt.scheduling)
-            async for block in super().generate(prompt, *arguments, **options):
-                yield block
-
     class FarSighted(ToneDecoder):
         async def traits(self) -> DecoderTraits:
             return DecoderTraits(is_stateful=True, use_decoder=True, look_ahead=52, chunk_steps=(8, 8))
 
-    kept: list[SchedulingParams] = []
-    synthesizer = Synthesizer(PromptMaker(), Kept(), FarSighted(), VoiceCatalogue.load(None, 16), SpeechConfig())
+    recorder = Recorder()
+    synthesizer = Synthesizer(PromptMaker(), recorder, FarSighted(), VoiceCatalogue.load(None, 16), SpeechConfig())
     with suppress(EngineFault):  # the tones come sooner than its traits say
         asyncio.run(listen(synthesizer, make_request("one", scheduling=SchedulingParams(latency=latency))))
-    assert kept[0].first_steps == {Latency.EXACT: 60, Latency.LOW: 20}[latency]
-    assert sum(kept[0].blocks[:3]) == {Latency.EXACT: 60, Latency.LOW: 30}[latency]
+    assert recorder.scheduling[0].first_steps == {Latency.EXACT: 60, Latency.LOW: 20}[latency]
+    assert sum(recorder.scheduling[0].blocks[:3]) == {Latency.EXACT: 60, Latency.LOW: 30}[latency]
 
 
 @pytest.mark.parametrize("parallel_segments", [1, 2, 3, 64])
@@ -106,36 +114,19 @@ def test_how_many_run_in_parallel_changes_no_sample(parallel_segments):
 
 
 def test_as_many_segments_as_allowed_run_at_once():
-    class Counting(StepMaker):
-        most = 0
-
-        async def generate(
-            self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
-        ) -> AsyncGenerator[StepBlock, None]:
-            async for block in super().generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted):
-                self.most = max(self.most, self.running)
-                yield block
-
-    generator = Counting(pause_s=0.005)
+    generator = Recorder(pause_s=0.005)
     synthesize(make_request(), parallel_segments=3, generator=generator)
     assert generator.most == 3
 
 
 def test_steps_are_requested_in_blocks_for_the_vocoder_and_one_step_starts_the_other_segments():
-    class Asked(StepMaker):
-        async def generate(
-            self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
-        ) -> AsyncGenerator[StepBlock, None]:
-            self.blocks[prompt.segment.index] = prompt.scheduling.blocks
-            async for block in super().generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted):
-                yield block
+    def blocks_of(request: SynthesisRequest) -> dict[int, tuple[int, ...]]:
+        generator = Recorder()
+        synthesize(request, generator=generator)
+        return {index: scheduling.blocks for index, scheduling in generator.scheduling.items()}
 
-    generator = Asked()
-    generator.blocks = {}
-    synthesize(make_request("one."), generator=generator)
-    assert generator.blocks == {0: (5, 5, 5)}, "two steps of look-ahead and three of the first chunk, then five each"
-    synthesize(make_request(), generator=generator)
-    assert generator.blocks == {0: (1, 4, 5, 5), **dict.fromkeys(range(1, 5), (5, 5, 5))}
+    assert blocks_of(make_request("one.")) == {0: (5, 5, 5)}, "two of look-ahead, three of the first chunk, then five each"
+    assert blocks_of(make_request()) == {0: (1, 4, 5, 5), **dict.fromkeys(range(1, 5), (5, 5, 5))}
 
 
 def test_speed_stretches_the_whole():
@@ -190,12 +181,7 @@ def test_every_voice_a_request_names_is_known_to_the_front_end():
 
 
 def test_warnings_come_with_the_first_chunk_alone():
-    async def warned() -> list[object]:
-        frontend = PromptMaker(warnings=(("emoji", 2),))
-        async with aclosing(make_synthesizer(StepMaker(), frontend=frontend).stream(make_request())) as stream:
-            return [chunk.warnings async for chunk in stream]
-
-    first, *others = asyncio.run(warned())
+    first, *others = asyncio.run(warned(StepMaker()))
     assert first == (("emoji", 2),)
     assert set(others) == {()}
 
@@ -223,9 +209,7 @@ def test_refine_speaks_what_the_refine_pass_wrote():
     class Refiner(StepMaker):
         """Refines every text to "ab": two text tokens."""
 
-        async def generate(
-            self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
-        ) -> AsyncGenerator[StepBlock, None]:
+        async def generate(self, prompt, sampling, *, timeout_s, admitted=False):
             async for block in super().generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted):
                 letters = np.array([[97], [98]] * 20)[: len(block.codes)]
                 yield StepBlock(block.hidden, letters, block.first_step, block.finish)
@@ -251,44 +235,30 @@ def test_leaving_closes_every_segment():
 
 def test_a_refused_first_segment_is_refused_before_any_other_starts():
     class Full(StepMaker):
-        requested: list[tuple[int, bool]]
+        def __init__(self) -> None:
+            super().__init__()
+            self.requested: list[tuple[int, bool]] = []
 
-        async def generate(
-            self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
-        ) -> AsyncGenerator[StepBlock, None]:
+        async def generate(self, prompt, sampling, *, timeout_s, admitted=False):
             self.requested.append((prompt.segment.index, admitted))
             raise AtCapacity("full", retry_after_s=3)
             yield
 
     generator = Full()
-    generator.requested = []
     with pytest.raises(AtCapacity):
         synthesize(make_request(), generator=generator)
     assert generator.requested == [(0, False)], "the first segment decides admission, and no other one starts"
 
 
 def test_later_segments_are_admitted_on_the_first_ones_ticket():
-    class Asking(StepMaker):
-        requested: dict[int, bool]
-
-        async def generate(
-            self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
-        ) -> AsyncGenerator[StepBlock, None]:
-            self.requested[prompt.segment.index] = admitted
-            async for block in super().generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted):
-                yield block
-
-    generator = Asking()
-    generator.requested = {}
+    generator = Recorder()
     synthesize(make_request(), generator=generator)
-    assert generator.requested == {0: False, 1: True, 2: True, 3: True, 4: True}
+    assert generator.admitted == {0: False, 1: True, 2: True, 3: True, 4: True}
 
 
 def test_a_segment_that_fails_ends_the_stream_after_the_good_ones():
     class Breaking(StepMaker):
-        async def generate(
-            self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
-        ) -> AsyncGenerator[StepBlock, None]:
+        async def generate(self, prompt, sampling, *, timeout_s, admitted=False):
             if prompt.segment.index == 2:
                 raise NonFiniteOutput("segment 2 is broken")
             async for block in super().generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted):

@@ -1,6 +1,10 @@
-"""Books: where a text is cut, what its silences are, and that nothing of it is lost."""
+"""Books: where a text is cut, how EPUBs and other documents are read, what is refused, and that nothing is lost."""
 
 import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.audio.formats import audio_format
+from pipeline.books import epub as epub_reader
+from pipeline.books import reader
 from pipeline.books.assemble import raw, raw_size
-from pipeline.books.book import Pauses, read_markdown, read_plain, script_of
+from pipeline.books.book import Chapter, Pauses, read_markdown, read_plain, script_of
 from pipeline.books.cutting import ENOUGH, MOST, cut_paragraph
+from pipeline.books.epub import read_epub
+from pipeline.books.reader import Question, document_of, read_document
 from pipeline.books.script import Part, Script, read_script
 from pipeline.books.shelf import PartNotes, Shelf
 from pipeline.books.ssml import cut_ssml
 from pipeline.books.track import Track
-from pipeline.errors import InvalidSsml
+from pipeline.books.xhtml import blocks_of
+from pipeline.child import ChildFailed, WarmChild
+from pipeline.errors import InvalidDocument, InvalidRequest, InvalidSsml, NoSpeakableText, TextTooLong
 from pipeline.text.markup.ssml import parse
+from tests.support.books import CONTAINER, ONE, PAGE, epub, package, picture
 
 LONG = ["a" * 900 + " ", "yes, " * 200]
 SENTENCES = st.lists(
@@ -129,3 +140,205 @@ def test_deleted_files_stay_deleted_while_somebody_writes(tmp_path: Path):
     with pytest.raises(FileNotFoundError):
         shelf.keep("key", b"", PartNotes())
     assert list(tmp_path.iterdir()) == []
+
+
+# EPUBs: read in their order, with their chapters, and refused in words where they are wrong, protected or too large.
+
+
+CHAPTERS = (
+    Chapter("One", ("The first words here.", "More words\nfollow.", "Still one.")),
+    Chapter("Chapter Two", ("The last words.", "漢")),
+)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_book_has_the_chapters_of_its_contents(version: int):
+    book = read_epub(epub(version=version))
+    assert (book.title, book.author, book.language) == ("A Book", "Ann Author", "en")
+    assert book.chapters == CHAPTERS
+    assert book.cover == picture()
+
+
+@pytest.mark.parametrize(
+    ("image", "kind"),
+    [(b"", "png"), (picture()[:16] + bytes(8), "png"), (picture() + bytes(8 << 20), "png"), (b"RIFF....WEBP", "webp")],
+    ids=["empty", "0 x 0", "more than 8 MiB", "another kind"],
+)
+def test_a_cover_that_cannot_be_shown_costs_the_cover_alone(image: bytes, kind: str):
+    book = read_epub(epub(pic_png=image, book_opf=package().replace("image/png", f"image/{kind}")))
+    assert (book.cover, book.chapters) == (None, CHAPTERS)
+
+
+def test_without_contents_each_file_is_a_chapter():
+    book = read_epub(epub(version=2, toc_ncx=None, book_opf=package(version=2).replace(' toc="ncx"', "")))
+    assert [chapter.title for chapter in book.chapters] == ["One", ""]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"PK\x03\x04 no zip", "not an EPUB"),
+        (epub(container_xml=None), "does not contain"),
+        (epub(container_xml=CONTAINER.replace("book.opf", "none.opf")), "does not contain"),
+        (epub(book_opf="<package>"), "not an EPUB"),
+        (epub(book_opf=f'<!DOCTYPE x [<!ENTITY a "{"b" * 9}">]>{package().replace("A Book", "&a;")}'), "not an EPUB"),
+        (epub(one_a_xhtml=PAGE.format(""), two_xhtml=PAGE.format("")), "no text"),
+        (epub(**{"META-INF/encryption.xml": '<e><EncryptionMethod Algorithm="http://w3.org/aes"/></e>'}), "protected"),
+    ],
+)
+def test_what_is_no_book_is_refused(content: bytes, says: str):
+    with pytest.raises(InvalidDocument, match=says):
+        read_epub(content)
+
+
+def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch):
+    bomb = epub(one_a_xhtml=b"a" * (17 << 20))
+    assert len(bomb) < 100_000
+    with pytest.raises(InvalidDocument, match="unpacks to more"):
+        read_epub(bomb)
+    monkeypatch.setattr(epub_reader, "MOST_OF_ALL", 1000)
+    with pytest.raises(InvalidDocument, match="unpacks to more"):
+        read_epub(epub())
+    monkeypatch.setattr(epub_reader, "MOST_FILES", 5)
+    with pytest.raises(InvalidDocument, match="7 files"):
+        read_epub(epub())
+
+
+def test_markup_that_is_wrong_is_read_all_the_same():
+    wrong = PAGE.format(f"{ONE}<p>open <b>tags <p>and & signs &bogus; <table><td>cell").encode("utf-16")
+    assert read_epub(epub(one_a_xhtml=wrong)).chapters[0].paragraphs[2:5] == ("open tags", "and & signs &bogus;", "cell")
+
+
+OPEN = ("<!-- > ", "<![CDATA[ > ", "<![if > ", "<!--", "</a ", "<a b ", "<? ", "<a b='\"> ", "<i>a</i>", "<a>x")
+
+
+@pytest.mark.parametrize("piece", OPEN)
+def test_a_page_costs_no_more_than_its_length(piece: str):
+    """What is left open, and text in many pieces: 20 s and more, where each looked through all the rest."""
+    page = f"<p>Words.</p>{piece * (200_000 // len(piece))}".encode()
+    began = time.process_time()
+    assert next(blocks_of(page)).text == "Words."
+    assert list(blocks_of(page + b"<p>The end.</p>"))[-1].text.endswith("The end.")
+    assert time.process_time() - began < 4
+
+
+def test_wrong_markup_is_no_error():
+    number = "9" * 5000
+    page = f"<p>e <![CDATA[ f ]]> g <!-- h --> i</p><p>&#{number};</p><p>a <!-- b > c</p>k <l"
+    assert [block.text for block in blocks_of(page.encode())] == ["e g i", f"{number};", "a <!-- b > c", "k <l"]
+
+
+# The reader of documents: a process that answers with a script or a refusal, and whose limits are refusals too.
+
+
+MOST_CHARACTERS = 100_000
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[WarmChild]:
+    child = WarmChild("pipeline.books.reader", timeout_s=60.0)
+    yield child
+    child.end()
+
+
+def asked(content: str | bytes, kind: str = "text", **fields: object) -> Question:
+    return Question(content if isinstance(content, bytes) else content.encode(), kind, MOST_CHARACTERS, **fields)  # type: ignore[arg-type]
+
+
+QUESTIONS = {
+    "text": asked("One.\n\nTwo.", pauses=Pauses(1, 2, 3)),
+    "markdown": asked("# A\n\nOne.\n\n# B\n\nTwo.", "markdown"),
+    "ssml": asked("<speak><p>One.</p><p>Two.</p></speak>", "ssml"),
+    "script": asked("Ann: One.\nBob: Two.\nthree.", "script", cast={"Ann": {"voice": "calm"}, "Bob": {"seed": 1}}),
+    "turns": asked('[{"text":"One.","own":{"seed":1},"speaker":"A"},{"text":"Two.","gap_ms":7}]', "turns"),
+    "a file": asked("\ufeffOne.\r\n\r\nTwo.", file="a.txt"),
+    "an EPUB": asked(epub(), file="a.epub"),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_process_reads_what_the_module_reads(process: WarmChild, name: str) -> None:
+    document = document_of(process.ask(QUESTIONS[name].to_bytes()))
+    assert document == read_document(QUESTIONS[name])
+    assert len(document.script.parts) >= 2
+    assert (document.cover, document.is_book) == ((picture(), True) if name == "an EPUB" else (b"", False))
+
+
+@pytest.mark.parametrize(
+    ("question", "kind", "says"),
+    [
+        (asked("a" * (MOST_CHARACTERS + 1)), TextTooLong, "100001 characters; the limit of a job is 100000"),
+        (asked('[{"text":"%s"}]' % ("a" * (MOST_CHARACTERS + 1)), "turns"), TextTooLong, "100001 characters"),
+        (asked("a\n\n" * 26_000), TextTooLong, "26000 parts; the limit of a job is 25000"),
+        (asked("# a\n\n" * 301, "markdown"), TextTooLong, "301 chapters; the limit of a job is 300"),
+        (asked("<speak>" + "<p>" * 5_000 + "a" + "</p>" * 5_000 + "</speak>", "ssml"), InvalidSsml, "nested more than 10 deep"),
+        (asked("<speak " + " ".join(f'a{n}="1"' for n in range(17)) + ">a</speak>", "ssml"), InvalidSsml, "17 attributes"),
+        (asked("<speak>" + "<s/>" * 20_001 + "</speak>", "ssml"), InvalidSsml, "more than 20000 elements"),
+        (asked("<speak><p>" + "a " * 40_000 + "</p></speak>", "ssml"), InvalidSsml, "the limit is 65536"),
+        (
+            asked(f'<speak><voice name="{"a" * 20_000}">{"<p>a</p>" * 1000}</voice></speak>', "ssml"),
+            InvalidSsml,
+            "more than 8 times its",
+        ),
+        (asked("Ann: a\nCarl: b", "script", cast={"Ann": {}}), InvalidRequest, "line 2"),
+        (asked("Ann: ...", "script", cast={"Ann": {}}), NoSpeakableText, "turn 1"),
+        (asked(epub(), "script", file="a.epub"), InvalidDocument, "has no cast"),
+        (asked("no archive", file="a.EPUB"), InvalidDocument, "does not begin like an archive"),
+        (asked(b"\xff\xfe", file="a.txt"), InvalidDocument, "neither an EPUB nor text in UTF-8"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_read_is_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch, question: Question, kind: type[Exception], says: str
+) -> None:
+    monkeypatch.setattr(reader, "MOST_PARTS", 25_000)
+    monkeypatch.setattr(reader, "MOST_CHAPTERS", 300)
+    monkeypatch.setattr("pipeline.books.ssml.MOST_ELEMENTS", 20_000)
+    with pytest.raises(kind, match=says):
+        read_document(question)
+
+
+def test_a_process_refuses_in_the_same_words(process: WarmChild) -> None:
+    with pytest.raises(InvalidSsml, match="10 deep") as refused:
+        document_of(process.ask(asked("<speak>" + "<p>" * 99 + "</p>" * 99 + "</speak>", "ssml").to_bytes()))
+    assert refused.value.param == "input"
+
+
+def test_a_process_that_ends_is_started_again(process: WarmChild) -> None:
+    question = QUESTIONS["text"].to_bytes()
+    before = process.ask(question)
+    assert process._process is not None
+    process._process.send_signal(signal.SIGXCPU)  # as the kernel does at the limit of processor time
+    process._process.wait()
+    with pytest.raises(ChildFailed):
+        process.ask(question)
+    assert process.ask(question) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "piece", "tail"),
+    [
+        ("markdown", "# a", " ", "b"),
+        ("markdown", "# a", "# ", "b"),
+        ("text", "a", "\n ", "b"),
+        ("text", "a", "\t\n", "b"),
+        ("ssml", "<speak>", "<p>.</p>", "</speak>"),
+        ("ssml", "<speak>", "<p>a</p>", "</speak>"),
+        ("script", "A: a\n", "a\n", ""),
+        ("script", "A: a\na", " ", ": b"),
+    ],
+)
+def test_reading_is_linear(kind: str, head: str, piece: str, tail: str) -> None:
+    def text(count: int) -> Question:
+        return asked(head + piece * count + tail, kind, cast={"A": {}})
+
+    def least_s(count: int) -> float:
+        question, found = text(count), []
+        for _ in range(3):
+            began = time.thread_time()
+            with suppress(InvalidRequest):
+                read_document(question)
+            found.append(time.thread_time() - began)
+        return min(found)
+
+    assert least_s(8_000) < 12 * least_s(2_000) + 0.005

@@ -110,13 +110,6 @@ def test_every_input_that_can_change_a_step_changes_the_key():
     assert len(set(keys)) == len(keys)
 
 
-@given(st.lists(st.tuples(st.sampled_from(sorted(OTHER_PROMPT)), st.booleans()), max_size=8))
-def test_no_two_mixtures_of_fields_run_into_one_key(changes):
-    changed = {name for name, is_changed in changes if is_changed}
-    key = key_of(replace(PROMPT, **{name: OTHER_PROMPT[name] for name in changed}))
-    assert (key == key_of()) == (not changed)
-
-
 # Fingerprints.
 
 
@@ -330,16 +323,6 @@ def test_a_cached_reply_has_the_bytes_of_an_uncached_one(chain, text, seed, voic
     assert [source for _, source in replies].count(CacheResult.MISS) == 1
 
 
-@pytest.mark.slow
-def test_a_hit_takes_no_step_of_the_model(chain):
-    cached = chain.behind(CodeCache(1 << 24))
-    request = request_for(TEXTS[3], refine=RefineParams(sampling=SamplingParams(temperature=0.7)))
-    play(cached, request)
-    before = chain.engine.stats()
-    play(cached, request)
-    assert chain.engine.stats() == before
-
-
 def test_only_what_the_vocoder_reads_is_stored(chain):
     cache = CodeCache(1 << 24)
     play(chain.behind(cache), request_for())
@@ -376,27 +359,6 @@ def test_a_reply_is_made_unless_the_cache_has_every_segment(chain):
     ends = (TEXTS[3], TEXTS[3], "And then it ends in another way altogether, does it.")
     sources = (CacheResult.MISS, True), (CacheResult.HIT, False), (CacheResult.HIT, True)
     assert tuple(asyncio.run(made(rest)) for rest in ends) == sources
-
-
-def test_no_tenant_finds_anothers_entries(chain):
-    cached = chain.behind(CodeCache(1 << 24))
-    assert play(cached, request_for(tenant="one"))[1] is CacheResult.MISS
-    assert play(cached, request_for(tenant="two"))[1] is CacheResult.MISS
-    assert play(cached, request_for(tenant="one"))[1] is CacheResult.HIT
-
-
-@pytest.mark.slow
-def test_a_sentence_that_two_texts_share_at_one_index_is_generated_once(chain):
-    cache = CodeCache(1 << 24)
-    cached = chain.behind(cache)
-    play(cached, request_for("First of all, this is the beginning of it. " + TEXTS[3]))
-    entries = cache.stats().entries
-    play(
-        cached,
-        request_for("First of all, this is the beginning of it. " + "And then it ends in another way altogether, does it."),
-    )
-    assert cache.stats().memory_hits >= 1
-    assert cache.stats().entries > entries
 
 
 # Fingerprints that change.
