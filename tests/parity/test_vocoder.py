@@ -99,15 +99,6 @@ def test_every_length_equals_upstream_decoding_the_whole(kind, use_decoder, meth
         assert np.abs(whole).max() > 100 * TOLERANCE
 
 
-@pytest.mark.parametrize("use_decoder", [True, False], ids=["hidden", "codes"])
-def test_windows_equal_the_slow_twin(use_decoder):
-    network = build_network(config(use_decoder=use_decoder), checkpoint("small-random"))
-    for length in LENGTHS:
-        rows = make_rows("small-random", length, use_decoder=use_decoder)
-        whole = decode_whole(network, rows.astype(np.float32))
-        assert np.abs(stream("small-random", rows, [4], use_decoder=use_decoder) - whole).max() <= 1e-6
-
-
 @pytest.mark.parametrize("method", [pytest.param("incremental", marks=needs_native), "windows"])
 @settings(max_examples=examples(25))
 @given(st.integers(1, 200), st.lists(st.integers(1, 120), min_size=1, max_size=8), st.booleans(), st.sampled_from([1, 4]))

@@ -1,6 +1,6 @@
+"""Streams: samples in order, each once, whatever the arrival, and nothing left running."""
+
 import asyncio
-import subprocess
-import sys
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -197,42 +197,36 @@ def test_an_empty_utterance_is_one_empty_last_chunk(decoder_class):
 
 
 @both
-def test_a_chunk_leaves_before_the_next_block_comes(decoder_class):
-    async def scenario() -> None:
-        more = asyncio.Event()
+async def test_a_chunk_leaves_before_the_next_block_comes(decoder_class):
+    more = asyncio.Event()
 
-        async def steps() -> AsyncIterator[StepBlock]:
-            yield make_block(0, 6, ends=False)
-            await more.wait()
-            yield make_block(6, 7, ends=True)
+    async def steps() -> AsyncIterator[StepBlock]:
+        yield make_block(0, 6, ends=False)
+        await more.wait()
+        yield make_block(6, 7, ends=True)
 
-        async with aclosing(StreamDecoder(decoder_class()).decode(steps())) as chunks:
-            assert (await anext(chunks)).first_sample == 0
-            more.set()
-            ends = [chunk.is_last async for chunk in chunks]
-            # Windows keep their calls to the end; an incremental decoder returns the rest at once when it ends.
-            assert ends == ([True] if decoder_class.is_stateful else [False, True])
-
-    asyncio.run(scenario())
+    async with aclosing(StreamDecoder(decoder_class()).decode(steps())) as chunks:
+        assert (await anext(chunks)).first_sample == 0
+        more.set()
+        ends = [chunk.is_last async for chunk in chunks]
+        # Windows keep their calls to the end; an incremental decoder returns the rest at once when it ends.
+        assert ends == ([True] if decoder_class.is_stateful else [False, True])
 
 
-def test_two_windows_travel_at_once_and_come_back_in_order():
-    async def scenario() -> None:
-        decoder = OnCommand()
-        collecting = asyncio.create_task(collect(decoder, make_steps(30, [30])))
-        await decoder.begun(WINDOWS_IN_FLIGHT)
-        decoder.allowed[1].set()  # the later one first
-        await asyncio.sleep(0.01)
-        assert len(decoder.allowed) == WINDOWS_IN_FLIGHT
-        decoder.allowed[0].set()
-        for window in range(2, 7):
-            await decoder.begun(window + 1)
-            assert len(decoder.allowed) <= window + WINDOWS_IN_FLIGHT
-            decoder.allowed[window].set()
-        chunks = await collecting
-        assert np.array_equal(np.concatenate([chunk.samples for chunk in chunks]), expected_samples(30))
-
-    asyncio.run(scenario())
+async def test_two_windows_travel_at_once_and_come_back_in_order():
+    decoder = OnCommand()
+    collecting = asyncio.create_task(collect(decoder, make_steps(30, [30])))
+    await decoder.begun(WINDOWS_IN_FLIGHT)
+    decoder.allowed[1].set()  # the later one first
+    await asyncio.sleep(0.01)
+    assert len(decoder.allowed) == WINDOWS_IN_FLIGHT
+    decoder.allowed[0].set()
+    for window in range(2, 7):
+        await decoder.begun(window + 1)
+        assert len(decoder.allowed) <= window + WINDOWS_IN_FLIGHT
+        decoder.allowed[window].set()
+    chunks = await collecting
+    assert np.array_equal(np.concatenate([chunk.samples for chunk in chunks]), expected_samples(30))
 
 
 @both
@@ -259,73 +253,64 @@ def test_every_call_says_when_its_listener_needs_it(decoder_class):
 
 
 @both
-def test_a_reader_that_waits_makes_the_steps_wait_and_memory_stays_bounded(decoder_class):
-    async def scenario() -> None:
-        alive: set[int] = set()
-        given_out = most_alive = 0
+async def test_a_reader_that_waits_makes_the_steps_wait_and_memory_stays_bounded(decoder_class):
+    alive: set[int] = set()
+    given_out = most_alive = 0
 
-        async def steps() -> AsyncIterator[StepBlock]:
-            nonlocal given_out, most_alive
-            for first in range(0, 2000, 4):
-                block = make_block(first, first + 4, ends=first == 1996)
-                alive.add(first)
-                weakref.finalize(block.hidden, alive.discard, first)
-                given_out = first + 4
-                yield block
-                del block
-                most_alive = max(most_alive, len(alive))
+    async def steps() -> AsyncIterator[StepBlock]:
+        nonlocal given_out, most_alive
+        for first in range(0, 2000, 4):
+            block = make_block(first, first + 4, ends=first == 1996)
+            alive.add(first)
+            weakref.finalize(block.hidden, alive.discard, first)
+            given_out = first + 4
+            yield block
+            del block
+            most_alive = max(most_alive, len(alive))
 
-        async with aclosing(StreamDecoder(decoder_class()).decode(steps())) as chunks:
-            await anext(chunks)
-            for _ in range(50):
-                await asyncio.sleep(0)
-            assert given_out < 40
-            async for _ in chunks:
-                pass
-        assert given_out == 2000
-        # A window has 5 + 2 * 4 steps, and the block that completes it comes in blocks of 4; what has been fed is gone.
-        assert most_alive <= (8 if decoder_class is StepNumbers else 3)
-
-    asyncio.run(scenario())
+    async with aclosing(StreamDecoder(decoder_class()).decode(steps())) as chunks:
+        await anext(chunks)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert given_out < 40
+        async for _ in chunks:
+            pass
+    assert given_out == 2000
+    # A window has 5 + 2 * 4 steps, and the block that completes it comes in blocks of 4; what has been fed is gone.
+    assert most_alive <= (8 if decoder_class is StepNumbers else 3)
 
 
-def test_closing_cancels_windows_and_the_wait_for_steps():
-    async def scenario() -> None:
-        decoder = OnCommand()
-        left = asyncio.Event()
+async def test_closing_cancels_windows_and_the_wait_for_steps():
+    decoder = OnCommand()
+    left = asyncio.Event()
 
-        async def steps() -> AsyncIterator[StepBlock]:
-            try:
-                yield make_block(0, 9, ends=False)
-                await asyncio.Event().wait()
-            finally:
-                left.set()
+    async def steps() -> AsyncIterator[StepBlock]:
+        try:
+            yield make_block(0, 9, ends=False)
+            await asyncio.Event().wait()
+        finally:
+            left.set()
 
-        async with aclosing(steps()) as source, aclosing(StreamDecoder(decoder).decode(source)) as chunks:
-            first = asyncio.ensure_future(anext(chunks))
-            await decoder.begun(2)
-            decoder.allowed[0].set()
-            await first
-        assert left.is_set()
-        assert decoder.cancelled == 1
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(scenario())
+    async with aclosing(steps()) as source, aclosing(StreamDecoder(decoder).decode(source)) as chunks:
+        first = asyncio.ensure_future(anext(chunks))
+        await decoder.begun(2)
+        decoder.allowed[0].set()
+        await first
+    assert left.is_set()
+    assert decoder.cancelled == 1
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @pytest.mark.parametrize(("decoder_class", "in_flight"), [(OnCommand, 2), (CarryOnCommand, 1)], ids=["windows", "incremental"])
-def test_cancelling_the_reader_cancels_everything(decoder_class, in_flight):
-    async def scenario() -> None:
-        decoder = decoder_class()
-        collecting = asyncio.create_task(collect(decoder, make_steps(30, [30])))
-        await decoder.begun(in_flight)
-        collecting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await collecting
-        assert decoder.cancelled == in_flight
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(scenario())
+async def test_cancelling_the_reader_cancels_everything(decoder_class, in_flight):
+    decoder = decoder_class()
+    collecting = asyncio.create_task(collect(decoder, make_steps(30, [30])))
+    await decoder.begun(in_flight)
+    collecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await collecting
+    assert decoder.cancelled == in_flight
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 def collect_until_error(decoder, steps, error: type[Exception]) -> list[AudioChunk]:
@@ -391,13 +376,6 @@ def test_a_decoder_that_fails_ends_the_stream_with_its_error(decoder_class):
     assert collect_until_error(Failing(), make_steps(30, [4]), EngineFault) == []
 
 
-@pytest.mark.slow
-def test_windows_and_stream_load_no_torch():
-    rooms = "pipeline.vocoder.windowed.windows, pipeline.vocoder.incremental.feeding, pipeline.vocoder.stream"
-    code = f"import sys, {rooms}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 # Beside the engine: steps travel with their samples.
 
 
@@ -434,7 +412,7 @@ def test_steps_decoded_beside_their_engine_have_the_same_samples(
     assert len(chunks) <= len(blocks) <= len(chunks) + 1, "one message a chunk, and one that the sequence runs"
 
 
-def test_the_first_steps_leave_before_their_samples():
+async def test_the_first_steps_leave_before_their_samples():
     """A sign of life: other segments of the request wait for it."""
     arrived = asyncio.Event()
 
@@ -443,18 +421,15 @@ def test_the_first_steps_leave_before_their_samples():
         await arrived.wait()
         yield make_block(1, 9, ends=True)
 
-    async def listen() -> None:
-        blocks = with_samples(steps(), StreamDecoder(StepMemory((8,), 4)), skipped_chunk_sizes=0)
-        async with aclosing(blocks):
-            first = await asyncio.wait_for(anext(blocks), 60)
-            assert (len(first.codes), len(first.samples)) == (1, 0)
-            arrived.set()
-            assert [len(block.codes) async for block in blocks] == [8]
-
-    asyncio.run(listen())
+    blocks = with_samples(steps(), StreamDecoder(StepMemory((8,), 4)), skipped_chunk_sizes=0)
+    async with aclosing(blocks):
+        first = await asyncio.wait_for(anext(blocks), 60)
+        assert (len(first.codes), len(first.samples)) == (1, 0)
+        arrived.set()
+        assert [len(block.codes) async for block in blocks] == [8]
 
 
-def test_leaving_ends_the_steps_and_the_calls():
+async def test_leaving_ends_the_steps_and_the_calls():
     left = []
 
     async def steps() -> AsyncGenerator[StepBlock, None]:
@@ -464,18 +439,15 @@ def test_leaving_ends_the_steps_and_the_calls():
         finally:
             left.append(True)
 
-    async def leave() -> None:
-        decoder = OnCommand()
-        blocks = with_samples(steps(), StreamDecoder(decoder), skipped_chunk_sizes=0)
-        await anext(blocks)
-        reading = asyncio.create_task(anext(blocks))
-        await decoder.begun(1)
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-        await blocks.aclose()
-        assert decoder.cancelled > 0
-
-    asyncio.run(leave())
+    decoder = OnCommand()
+    blocks = with_samples(steps(), StreamDecoder(decoder), skipped_chunk_sizes=0)
+    await anext(blocks)
+    reading = asyncio.create_task(anext(blocks))
+    await decoder.begun(1)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await blocks.aclose()
+    assert decoder.cancelled > 0
     assert left == [True]
 
 
