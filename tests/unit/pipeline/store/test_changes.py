@@ -1,4 +1,4 @@
-"""What readers of a store see: page by page, after it was set back, and when a part of it is gone."""
+"""What readers of a store see: page by page, after it was set back, when a part of it is gone, and how much it grows."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,15 +9,22 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline.cache.invalidation import PurgeGenerations
 from pipeline.errors import StoreFull, StoreUnavailable
 from pipeline.store import redis as redis_store
 from pipeline.store import sqlite
 from pipeline.store.mirror import Mirror
 from pipeline.store.open import open_store
 from pipeline.store.redis import RedisStore
+from pipeline.store.sqlite import SqliteStore
 from pipeline.store.store import REVISIONS_KEPT, START, Store
+from pipeline.text.lexicon.library import LexiconLibrary
+from pipeline.types import LexiconEntry, PronunciationKind
+from pipeline.voices.catalogue import VoiceCatalogue
+from pipeline.voices.library import VoiceLibrary
 from tests.support.effort import examples
 from tests.support.services import RedisServer, saved_state
+from tests.unit.pipeline.voices.test_library import CATALOGUE, WIDTH, record
 
 actions = st.lists(
     st.one_of(
@@ -123,7 +130,7 @@ def test_a_reader_far_behind_reads_everything_and_calls_nothing_set_back(url: st
 def heads_of(url: str) -> int:
     if "://" in url:
         return redis.Redis.from_url(url).hlen("{chattts:voices}:heads")
-    with sqlite._connection(f"file:{url}") as connection:
+    with sqlite._connection(f"file:{url}", 1.0) as connection:
         return int(connection.execute("SELECT COUNT(*) FROM heads").fetchone()[0])
 
 
@@ -164,7 +171,7 @@ def test_a_file_that_may_not_grow_forgets_nothing(tmp_path: Path, monkeypatch: p
 def test_a_file_of_an_earlier_release_goes_on(tmp_path: Path):
     store = sqlite.SqliteStore(tmp_path / "store.sqlite")
     write(store, "a")
-    with sqlite._connection(f"file:{tmp_path / 'store.sqlite'}") as connection:
+    with sqlite._connection(f"file:{tmp_path / 'store.sqlite'}", 1.0) as connection:
         connection.execute("DROP TABLE nonces")
         connection.execute("DROP TABLE forgotten")
         connection.execute("DROP INDEX deleted_heads")
@@ -295,14 +302,36 @@ def test_a_namespace_has_a_size(url: str, monkeypatch: pytest.MonkeyPatch):
         write(store, "k1", bytes(12_000))
 
 
-def test_a_decoder_that_raises_anything_costs_its_record_alone(url: str):
-    store = open_store(url)
-    for key, value in (("good", b"1"), ("bad", b""), ("worse", b"x")):
-        write(store, key, value)
+# Growth: whatever a client may repeat leaves no more behind than doing it once, on disk and in every replica's copy.
 
-    def decode(key: str, version: int, value: bytes) -> int:
-        return {"good": lambda: 1, "bad": lambda: value[0], "worse": lambda: [][1] / 0}[key]()
 
-    mirror = Mirror(store, "voices", decode)
-    mirror.refresh()
-    assert (mirror.newest(), mirror.broken) == ({"good": 1}, {"bad", "worse"})
+REPEATED = ("cache", "lexicons", "voice-scores", "voice-loudness")
+WORDS = (LexiconEntry("ACME", PronunciationKind.ALIAS, "a sea of money"),)
+
+
+def purges(store: Store, folder: Path) -> Callable[[], object]:
+    generations = PurgeGenerations(store)
+    return lambda: (generations.purge(None), generations.purge("somebody"))
+
+
+def lexicons(store: Store, folder: Path) -> Callable[[], object]:
+    library = LexiconLibrary(store)
+    return lambda: library.put("mine", WORDS)
+
+
+def scores(store: Store, folder: Path) -> Callable[[], object]:
+    (folder / "voices.yaml").write_text(CATALOGUE)
+    library = VoiceLibrary(VoiceCatalogue.load(folder / "voices.yaml", WIDTH), store)
+    voice = library.add("anna", record("Anna"))
+    return lambda: (library.keep_score(voice, {"stability": 0.5}), library.keep_loudness("alloy", "demo", -20.0))
+
+
+@pytest.mark.parametrize("prepared", [purges, lexicons, scores])
+def test_what_is_repeated_is_kept_once(tmp_path: Path, prepared: Callable[[Store, Path], Callable[[], object]]):
+    store = SqliteStore(tmp_path / "store.sqlite")
+    again = prepared(store, tmp_path)
+    sizes = []
+    for _ in range(5):
+        again()
+        sizes.append(sum(len(entry.versions) for namespace in REPEATED for entry in store.changes(namespace).entries))
+    assert sizes[0] == sizes[-1] > 0

@@ -1,14 +1,23 @@
-"""One link's state: away after a failure, called again after a time or by a probe, and every error counted."""
+"""One link to Redis: its URL, its state after a failure, what each failure means, and how refreshes follow it."""
 
 import asyncio
+import logging
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import redis
 from redis.exceptions import ResponseError
 
+from pipeline.errors import ConfigError, StoreUnavailable
+from pipeline.store.open import open_store
+from pipeline.store.poll import follow
+from pipeline.store.redis import RedisStore
 from pipeline.store.redis_link import REFUSALS, SILENCE, RedisLink, Trouble, trouble_of
+from pipeline.store.redis_url import check_redis_url, url_without_password
+from serve.commands.operate.show_config import resolved
+from serve.config.app_config import AppConfig, read_app_config
 from tests.support.clock import HeldClock
 from tests.support.faulty_redis import FaultyRedis
 from tests.support.services import RedisServer
@@ -149,3 +158,135 @@ def test_a_server_far_away_is_used_once_a_connection_is_made(tmp_path: Path):
 )
 def test_what_a_failure_means(error: Exception, expected: Trouble | None):
     assert trouble_of(error) == expected
+
+
+# Redis URLs: what no client can open is refused when it is read, without a part of a password in any message.
+
+
+GOOD = {
+    "redis://host": "redis://host",
+    "redis://host:6379/2": "redis://host:6379/2",
+    "redis://:geheim@host:1/": "redis://host:1/",
+    "redis://user:geh%2Feim%23@[::1]:6379/15": "redis://[::1]:6379/15",
+    "redis://user:ge@heim@host:6379": "redis://host:6379",
+    "rediss://:geheim@host:6380/0?ssl_ca_certs=/etc/ca.pem&ssl_check_hostname=true": "rediss://host:6380/0",
+    "redis://host/0?db=3&protocol=2": "redis://host/0",
+}
+BAD = {
+    "redis://:geheim/b@127.0.0.1:6379/0": "percent-encoded",
+    "redis://:geheim#b@127.0.0.1:6379/0": "percent-encoded",
+    "redis://:geheim?b@127.0.0.1:6379/0": "percent-encoded",
+    "redis://:geh[eim@127.0.0.1:6379/0": "percent-encoded",
+    "redis://:geheim 1@127.0.0.1:6379/0": "without blanks",
+    "redis://:geheim\n@127.0.0.1:6379/0": "without blanks",
+    "redis://:geheim@127.0.0.1:99999/0": "from 1 to 65535",
+    "redis://:geheim@127.0.0.1:0/0": "from 1 to 65535",
+    "redis://:geheim@127.0.0.1:geheim/0": "from 1 to 65535",
+    "redis://:geheim@:6379/0": "host is missing",
+    "redis:///0": "host is missing",
+    "redis://:geheim@host/geheim": "number of a database",
+    "redis://:geheim@host/1/2": "number of a database",
+    "redis://:geheim@host/-1": "number of a database",
+    "redis://:geheim@host/0?db=geheim": "number of a database",
+    "redis://:geheim@host/0?geheim=1": "behind [?] it may have db, protocol",
+    "redis://:geheim@host/0?ssl_ca_certs=x": "needs rediss://",
+    "redis://:geheim@one:1,two:2/0": "Sentinel and Cluster are not supported",
+    "redis+sentinel://:geheim@one/0": "Sentinel and Cluster are not supported",
+    "redis-cluster://:geheim@one/0": "Sentinel and Cluster are not supported",
+    "REDIS://:geheim@one/0": "a Redis is redis://",
+    "valkey://:geheim@one/0": "a Redis is redis://",
+}
+
+
+@pytest.mark.parametrize("url", GOOD)
+def test_what_can_be_opened_is_taken_as_it_is(url: str):
+    assert check_redis_url(url) == url
+    assert url_without_password(url) == GOOD[url]
+    store = open_store(url)  # connects at its first question
+    assert store.place == GOOD[url]
+    store.close()
+
+
+@pytest.mark.parametrize("section", ["voices.store", "keys.store", "cache.redis"])
+@pytest.mark.parametrize("url", BAD)
+def test_what_cannot_be_opened_is_refused_without_showing_it(url: str, section: str):
+    with pytest.raises(ConfigError, match=BAD[url]) as error:
+        check_redis_url(url)
+    assert "geheim" not in str(error.value)
+    name, _, key = section.partition(".")
+    with pytest.raises(ConfigError, match=f"(?s){section}.*{BAD[url]}") as error:
+        read_app_config({name: {key: url}})
+    with pytest.raises(ValueError, match=BAD[url]) as raw:
+        AppConfig.model_validate({name: {key: url}})
+    assert "geheim" not in f"{error.value} {raw.value}"
+
+
+@pytest.mark.parametrize("wrong", [{"voices": "redis://:geheim@h"}, {"cache": {"redis": ["redis://:geheim@h"]}}])
+def test_a_url_in_a_wrong_place_is_not_shown_either(wrong: dict[str, object]):
+    with pytest.raises(ConfigError) as error:
+        read_app_config(wrong)
+    assert "geheim" not in str(error.value)
+
+
+def test_the_command_that_shows_a_configuration_shows_no_password():
+    app = read_app_config({"voices": {"store": "redis://:geheim@host:6379/1"}, "cache": {"redis": "rediss://u:geheim@host"}})
+    shown = {path: value for path, value, *_ in resolved(app, {}, "")}
+    assert (shown["voices.store"], shown["cache.redis"]) == ("redis://host:6379/1", "rediss://host")
+    assert "geheim" not in str(shown)
+
+
+# What is followed again and again: why it cannot be is said while it lasts, and logged once.
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it does not come")
+
+
+def test_a_store_that_takes_no_writes_is_said_until_it_does(tmp_path: Path):
+    server = RedisServer(tmp_path)
+    client, store = redis.Redis.from_url(server.url), RedisStore(server.url)
+    problems: dict[str, str] = {}
+
+    async def play() -> None:
+        following = asyncio.ensure_future(follow("writes", store.probe, 0.01, problems))
+        client.replicaof("127.0.0.1", "1")
+        await until(lambda: problems == {"writes": "the store takes no writes: it is a replica; nothing was changed"})
+        client.replicaof("NO", "ONE")
+        await until(lambda: not problems)
+        following.cancel()
+
+    try:
+        asyncio.run(play())
+    finally:
+        server.kill()
+
+
+async def test_a_defect_and_an_outage_are_logged_once_each(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    problems: dict[str, str] = {}
+    errors: list[Exception | None] = [*[StoreUnavailable("away")] * 3, *[TypeError("a bug")] * 3, None, None]
+    seen = []
+
+    def refresh() -> None:
+        seen.append(dict(problems))
+        if errors and (error := errors.pop(0)) is not None:
+            raise error
+
+    following = asyncio.ensure_future(follow("voices", refresh, 0.0, problems))
+    await until(lambda: not errors)
+    following.cancel()
+    assert [each.get("voices", "") for each in seen[:8]] == [
+        "",
+        *["away"] * 3,
+        *["a defect (TypeError); the log has it"] * 3,
+        "",
+    ]
+    assert [record.getMessage() for record in caplog.records if record.name == "ray.serve.chattts"] == [
+        "voices: away; what is known so far goes on working",
+        "voices: could not be refreshed",
+        "voices: the store is back",
+    ]

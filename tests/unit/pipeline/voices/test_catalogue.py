@@ -21,20 +21,8 @@ from pipeline.voices.strings import MAX_SAMPLE_STEPS, decode_embedding, decode_s
 WIDTH = 256
 SHIPPED = Path(__file__).resolve().parents[4] / "configs" / "voices.yaml"
 OPENAI_NAMES = [
-    "alloy",
-    "ash",
-    "ballad",
-    "coral",
-    "echo",
-    "fable",
-    "marin",
-    "nova",
-    "onyx",
-    "sage",
-    "shimmer",
-    "verse",
-    "cedar",
-]
+    "alloy", "ash", "ballad", "coral", "echo", "fable", "marin", "nova", "onyx", "sage", "shimmer", "verse", "cedar",
+]  # fmt: skip
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}]
 
 
@@ -105,16 +93,9 @@ def test_seed_names_reach_to_both_ends(name):
 
 
 NO_SEEDS = [
-    "seed:",
-    "seed:-1",
-    f"seed:{MAX_SEED + 1}",
-    "seed:007",
-    "seed:1e3",
-    "seed:١",
-    "seed:1\n",
-    " seed:1",
+    "seed:", "seed:-1", f"seed:{MAX_SEED + 1}", "seed:007", "seed:1e3", "seed:١", "seed:1\n", " seed:1",
     "seed:" + "9" * 5000,
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["", "../etc", "Alloy", *NO_SEEDS])
@@ -165,24 +146,13 @@ def test_strings_come_back_exactly(tmp_path):
     assert voices.list()[1].origin == "embedding"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "hello",
-        "一",
-        "一" * 300,
-        speaker_string(EMBEDDING)[:-5],
-        speaker_string(EMBEDDING)[5:],
-        speaker_string(EMBEDDING[:-1]),
-        speaker_string(np.append(EMBEDDING, EMBEDDING[0])),
-        speaker_string(np.where(np.arange(WIDTH) == 3, np.nan, EMBEDDING)),
-        speaker_string(np.where(np.arange(WIDTH) == 3, np.inf, EMBEDDING)),
-        speaker_string(np.zeros(WIDTH)),
-        "\u3d01",
-        "\x00" * 20,
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "", "hello", "一", "一" * 300, speaker_string(EMBEDDING)[:-5], speaker_string(EMBEDDING)[5:],
+    speaker_string(EMBEDDING[:-1]), speaker_string(np.append(EMBEDDING, EMBEDDING[0])),
+    speaker_string(np.where(np.arange(WIDTH) == 3, np.nan, EMBEDDING)),
+    speaker_string(np.where(np.arange(WIDTH) == 3, np.inf, EMBEDDING)), speaker_string(np.zeros(WIDTH)), "\u3d01",
+    "\x00" * 20,
+])  # fmt: skip
 def test_strings_that_are_no_embedding_are_refused(text):
     with pytest.raises(ValueError):
         decode_embedding(text, WIDTH)
