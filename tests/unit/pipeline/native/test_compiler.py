@@ -1,4 +1,4 @@
-"""Native code: built once, found again, and a plain answer where it cannot be had."""
+"""Native code: built once, found again, with the instructions there are, and a plain answer where it cannot be had."""
 
 import ctypes
 import errno
@@ -8,13 +8,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from pipeline.errors import ConfigError
 from pipeline.model.fingerprint import native_form
 from pipeline.native import compiler, instructions
 from pipeline.native.compiler import CompilerStuck, NativeFailed, NativeUnavailable, library
-from pipeline.native.instructions import FLAGS, usable
-from tests.support.machine import needs_native
+from pipeline.native.instructions import FLAGS, Instructions, usable
+from pipeline.native.memory import ALIGNMENT, HUGE_PAGE, Arena, address, aligned, pack
+from tests.support.effort import examples
+from tests.support.machine import needs_instructions, needs_native
 
 ROOT = Path(__file__).resolve().parents[4]
 STRANGER = 65534
@@ -272,3 +279,117 @@ def test_a_folder_of_somebody_else_is_not_used(source, tmp_path, monkeypatch):
     with pytest.raises(NativeUnavailable, match="belongs to another user or others may write to it"):
         library(source, built)
     assert list(built.iterdir()) == []
+
+
+# Sets of instructions: what a machine has, and what a user may take from it.
+
+
+SHOW = """
+from pipeline.config import EngineConfig
+from pipeline.engine import fingerprint
+from pipeline.native.compiler import best_instructions
+print(best_instructions(), fingerprint._form(EngineConfig()))
+"""
+
+
+AVX2, AVX512 = instructions.AVX2_FLAGS, instructions.AVX512_FLAGS
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "permitted", "expected"),
+    [
+        ("x86_64", instructions.AMX_FLAGS, "", ("amx", "avx512-vnni", "avx512", "avx2")),
+        ("x86_64", AVX512 | {"avx512_vnni"}, "", ("avx512-vnni", "avx512", "avx2")),
+        ("x86_64", AVX512, "", ("avx512", "avx2")),
+        ("x86_64", AVX512 - {"avx512vl"}, "", ("avx2",)),
+        ("x86_64", AVX2 | {"avx_vnni"}, "", ("avx-vnni", "avx2")),
+        ("x86_64", {"avx"}, "", ()),
+        ("x86_64", frozenset(), "", ()),
+        ("aarch64", frozenset(), "", ("neon",)),
+        ("riscv64", frozenset(), "", ()),
+        ("x86_64", instructions.AMX_FLAGS | {"avx_vnni"}, "amx", ("amx", "avx512-vnni", "avx512", "avx-vnni", "avx2")),
+        ("x86_64", instructions.AMX_FLAGS | {"avx_vnni"}, "avx512", ("avx512", "avx-vnni", "avx2")),
+        ("x86_64", instructions.AMX_FLAGS | {"avx_vnni"}, "avx2", ("avx2",)),
+        ("x86_64", AVX512, "none", ()),
+        ("aarch64", frozenset(), "avx2", ("neon",)),
+    ],
+)
+def test_the_best_that_is_there_and_permitted_comes_first(monkeypatch, machine, flags, permitted, expected):
+    monkeypatch.setattr(instructions.platform, "machine", lambda: machine)
+    monkeypatch.setattr(instructions, "processor_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(instructions, "_tiles_permitted", lambda: True)
+    monkeypatch.setenv(instructions.VARIABLE, permitted)
+    assert usable() == tuple(map(Instructions, expected))
+
+
+def test_a_set_of_instructions_that_there_is_not_is_refused_with_those_there_are(monkeypatch):
+    monkeypatch.setenv(instructions.VARIABLE, "sse2")
+    with pytest.raises(ConfigError, match=r"CHATTTS_INSTRUCTIONS is 'sse2'; it may be amx, .*, avx2, neon or none"):
+        usable()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux says what a processor can do")
+def test_torch_knows_the_same_processor():
+    flags = instructions.processor_flags()
+    assert (flags >= AVX2) == torch.cpu._is_avx2_supported()
+    assert (flags >= AVX512) == torch.cpu._is_avx512_supported()
+
+
+@needs_instructions(Instructions.AVX512)
+@pytest.mark.slow
+def test_a_user_takes_avx512_away():
+    environment = os.environ | {instructions.VARIABLE: "avx2"}
+    done = subprocess.run([sys.executable, "-c", SHOW], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["avx2", "native", "avx2"], "and the fingerprint knows"
+
+
+# Memory: packing loses nothing, arenas are aligned, and what is freed goes back.
+
+
+@settings(max_examples=examples(50))
+@given(panels=st.integers(1, 4), inputs=st.integers(1, 8), pair=st.booleans())
+def test_packing_loses_nothing_and_moves_everything_where_it_is_read(panels, inputs, pair):
+    inputs *= 2
+    weight = np.arange(panels * 32 * inputs).reshape(panels * 32, inputs).astype(np.uint16 if pair else np.float32)
+    packed = pack(weight).ravel()
+    for output in range(0, panels * 32, 7):
+        for index in range(inputs):
+            panel, lane = divmod(output, 32)
+            place = (
+                (panel * inputs // 2 + index // 2) * 64 + lane * 2 + index % 2 if pair else (panel * inputs + index) * 32 + lane
+            )
+            assert packed[place] == weight[output, index]
+
+
+def test_weights_in_an_arena_begin_at_a_cache_line_the_first_at_a_page():
+    weights = [np.arange(size, dtype=np.float32) for size in (3, 16, 33)]
+    arena = Arena(sum(weight.nbytes + ALIGNMENT for weight in weights))
+    kept = [arena.keep(weight) for weight in weights]
+    assert address(kept[0]) % HUGE_PAGE == 0
+    for weight, copy in zip(weights, kept, strict=True):
+        assert address(copy) % ALIGNMENT == 0
+        assert np.array_equal(weight, copy)
+    assert address(aligned(100)) % ALIGNMENT == 0
+    assert len(aligned(100)) >= 100
+    assert not aligned(100).any()
+
+
+FREED = """
+import numpy as np
+from pipeline.native.memory import return_free_memory
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+kept = [np.ones(64 << 10, np.uint8) for _ in range(1000)]
+last = np.ones(64 << 10, np.uint8)  # above the others: what is below it does not go back by itself
+kept.clear()
+before = resident()
+return_free_memory()
+print(before - resident())
+"""
+
+
+def test_freed_memory_goes_back_to_the_system():
+    done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 50 << 20
