@@ -3,15 +3,26 @@
 Words are first written as phones where the checkpoint brings a dictionary, which the package does not read.
 """
 
+from pathlib import Path
+
+import ChatTTS
+import inflect
 import numpy as np
 import pytest
 import torch
 from ChatTTS.model.speaker import Speaker
 from ChatTTS.model.tokenizer import Tokenizer
+from ChatTTS.norm import Normalizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline.text.normalize import normalize
+from pipeline.text.normalize.chinese import HOMOPHONES, homophones
+from pipeline.text.normalize.numbers import english, ordinal
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import RefineParams, Segment, Voice
+from serve.commands.weights.fetch import HASHES_FILE
+from tests.support.effort import examples
 
 TEXTS = [
     "hello",
@@ -93,3 +104,47 @@ def test_refined_texts_are_decoded_as_upstream_does(pair, text):
     tokens = torch.tensor(ids)
     (expected,) = upstream.decode([tokens[tokens.less(upstream.break_0_ids)]])
     assert ours.decode_refined(ids) == expected
+
+
+# Homophones: the characters replaced are those of the ChatTTS package, and become the same ones. Its files are unchanged.
+
+
+RESOURCES = Path(ChatTTS.__file__).parent / "res"
+UPSTREAM = Normalizer(str(RESOURCES / "homophones_map.json"))
+
+
+def upstream(text: str) -> str:
+    return UPSTREAM(text, do_text_normalization=False, do_homophone_replacement=True)
+
+
+def test_the_files_of_the_package_are_unchanged():
+    assert HOMOPHONES.read_bytes() == (RESOURCES / HOMOPHONES.name).read_bytes()
+    assert HASHES_FILE.read_bytes() == (RESOURCES / HASHES_FILE.name).read_bytes()
+
+
+def test_every_character_of_the_map_is_replaced_as_upstream_does():
+    rare = "".join(map(chr, homophones()))
+    assert len(rare) == 16_425
+    assert rare.translate(homophones()) == upstream(rare)
+
+
+@settings(max_examples=examples(200))
+@given(st.text(alphabet=st.characters(min_codepoint=0x4E00, max_codepoint=0x9FFF)))
+def test_any_chinese_text_is_replaced_as_upstream_does(text):
+    assert text.translate(homophones()) == upstream(text)
+
+
+# English number words: the same as inflect writes, which does nothing else.
+
+
+@given(st.integers(0, 10**15 - 1))
+def test_english_integers_are_those_of_inflect(number):
+    words = str(inflect.engine().number_to_words(number, andword="", comma=""))
+    assert english(number) == " ".join(words.replace("-", " ").split())
+
+
+@given(st.integers(0, 10**12))
+def test_english_ordinals_are_those_of_inflect(number):
+    engine = inflect.engine()
+    words = str(engine.number_to_words(engine.ordinal(str(number)), andword="", comma=""))
+    assert ordinal(str(number)) == " ".join(words.replace("-", " ").split())
