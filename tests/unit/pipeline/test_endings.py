@@ -75,16 +75,13 @@ class Stops:
     ids=["silently", "cancelled below", "with an error"],
 )
 @pytest.mark.parametrize("segments", [1, 3])
-def test_steps_that_stop_end_the_request_at_once(error, expected, segments):
-    async def play() -> None:
-        takes = Takes(Stops(error), SamplingParams(), 1e9, (0,))
-        prefetcher = SegmentPrefetcher(takes, (make_prompt(),) * segments, 2, admitted=True)
-        async with asyncio.timeout(5), aclosing(prefetcher.segments()) as streams:
-            async for steps in streams:
-                with pytest.raises(expected):
-                    [each async for each in steps]
-
-    asyncio.run(play())
+async def test_steps_that_stop_end_the_request_at_once(error, expected, segments):
+    takes = Takes(Stops(error), SamplingParams(), 1e9, (0,))
+    prefetcher = SegmentPrefetcher(takes, (make_prompt(),) * segments, 2, admitted=True)
+    async with asyncio.timeout(5), aclosing(prefetcher.segments()) as streams:
+        async for steps in streams:
+            with pytest.raises(expected):
+                [each async for each in steps]
 
 
 class OneBrokenRound:
@@ -114,43 +111,37 @@ class FullDisk(NullEngineObserver):
 
 
 @pytest.mark.parametrize("fails", ["the device", "the observer of a broken row", "the observer of a late one"])
-def test_a_loop_that_dies_tells_its_readers_first(fails):
-    async def play() -> None:
-        config = EngineConfig(slots=1)
-        scheduler = Scheduler(config)
-        observer = NullEngineObserver() if fails == "the device" else FullDisk()
-        loop = EngineLoop(config, scheduler, observer, lambda: 0.0)
-        late = fails == "the observer of a late one"
-        readers = [make_sequence(timeout_s=-1.0 if late else 10.0) for _ in range(3)]
-        loop.start(lambda: OneBrokenRound(resets=fails != "the device"))  # type: ignore[arg-type,return-value]
-        with loop.wake:
-            for sequence in readers:
-                scheduler.submit(sequence, admitted=True, retry_after_s=1)
-            loop.wake.notify()
+async def test_a_loop_that_dies_tells_its_readers_first(fails):
+    config = EngineConfig(slots=1)
+    scheduler = Scheduler(config)
+    observer = NullEngineObserver() if fails == "the device" else FullDisk()
+    loop = EngineLoop(config, scheduler, observer, lambda: 0.0)
+    late = fails == "the observer of a late one"
+    readers = [make_sequence(timeout_s=-1.0 if late else 10.0) for _ in range(3)]
+    loop.start(lambda: OneBrokenRound(resets=fails != "the device"))  # type: ignore[arg-type,return-value]
+    with loop.wake:
         for sequence in readers:
-            with pytest.raises(SynthesisError):
-                async with asyncio.timeout(5):
-                    await sequence.stream.get()
-
-    asyncio.run(play())
+            scheduler.submit(sequence, admitted=True, retry_after_s=1)
+        loop.wake.notify()
+    for sequence in readers:
+        with pytest.raises(SynthesisError):
+            async with asyncio.timeout(5):
+                await sequence.stream.get()
 
 
 @pytest.mark.parametrize("error", [DeadlineExceeded("over"), NotCached("no second take"), EngineDead("dead")])
 @pytest.mark.parametrize("takes", [1, 2])
-def test_a_further_take_that_fails_costs_no_speech(error, takes):
-    async def play() -> None:
-        class Deaf:
-            async def follow(self, prompt, codes, tokens, *, ended):
-                return Followed(*2 * [np.full(len(codes), 2)])  # words are missing in every take
+async def test_a_further_take_that_fails_costs_no_speech(error, takes):
+    class Deaf:
+        async def follow(self, prompt, codes, tokens, *, ended):
+            return Followed(*2 * [np.full(len(codes), 2)])  # words are missing in every take
 
-        words = (tuple(SpokenWord((n, n + 1), (n, n + 1), (2 + n, 3 + n)) for n in range(4)),)
-        takes_ = Takes(Stops(error, takes=2 * takes), SamplingParams(), 1e9, (0,))
-        spoken = Rerolls(takes_, words, Deaf(), retries=3)
-        async with aclosing(spoken.steps(make_prompt(), admitted=True)) as steps:
-            assert sum([len(each.codes) async for each in steps]) == 40
-        assert dict(spoken.warnings)[RETRY_FAILED] == 1
-
-    asyncio.run(play())
+    words = (tuple(SpokenWord((n, n + 1), (n, n + 1), (2 + n, 3 + n)) for n in range(4)),)
+    takes_ = Takes(Stops(error, takes=2 * takes), SamplingParams(), 1e9, (0,))
+    spoken = Rerolls(takes_, words, Deaf(), retries=3)
+    async with aclosing(spoken.steps(make_prompt(), admitted=True)) as steps:
+        assert sum([len(each.codes) async for each in steps]) == 40
+    assert dict(spoken.warnings)[RETRY_FAILED] == 1
 
 
 # -- one build ------------------------------------------------------------------------------------------------------------
@@ -362,7 +353,7 @@ def test_a_second_take_has_no_more_time_than_the_request():
         asyncio.run(listen())
 
 
-def test_a_second_take_comes_from_the_cache_too_or_not_at_all():
+async def test_a_second_take_comes_from_the_cache_too_or_not_at_all():
     """A request that accepts cached speech only starts no second roll."""
     prompt = replace(make_prompt(), least_steps=50)
 
@@ -377,20 +368,17 @@ def test_a_second_take_comes_from_the_cache_too_or_not_at_all():
             async for block in super().generate(*args, **more):
                 yield replace(block, fingerprint="f" if block.finish else "")
 
-    async def check() -> None:
-        rolls = Printed(2, 80)
-        model = CachedModel(rolls, CodeCache(1 << 20), kept=Kept.HIDDEN, fingerprint="f")
-        assert await say(model, CacheMode.DEFAULT) == 80
-        assert await say(model, CacheMode.ONLY_IF_CACHED) == 80
-        assert len(rolls.asked) == 2, "both takes were in the cache"
-        forgetful = CachedModel(rolls, CodeCache(1 << 20), kept=Kept.HIDDEN, fingerprint="f")
-        first = forgetful.for_request(CacheControl(CacheMode.DEFAULT, "t"))
-        async with aclosing(first.generate(prompt, SamplingParams(seed=3), timeout_s=9)) as steps:
-            assert [block async for block in steps][-1].stop == 2
-        with pytest.raises(NotCached):
-            await say(forgetful, CacheMode.ONLY_IF_CACHED)
-
-    asyncio.run(check())
+    rolls = Printed(2, 80)
+    model = CachedModel(rolls, CodeCache(1 << 20), kept=Kept.HIDDEN, fingerprint="f")
+    assert await say(model, CacheMode.DEFAULT) == 80
+    assert await say(model, CacheMode.ONLY_IF_CACHED) == 80
+    assert len(rolls.asked) == 2, "both takes were in the cache"
+    forgetful = CachedModel(rolls, CodeCache(1 << 20), kept=Kept.HIDDEN, fingerprint="f")
+    first = forgetful.for_request(CacheControl(CacheMode.DEFAULT, "t"))
+    async with aclosing(first.generate(prompt, SamplingParams(seed=3), timeout_s=9)) as steps:
+        assert [block async for block in steps][-1].stop == 2
+    with pytest.raises(NotCached):
+        await say(forgetful, CacheMode.ONLY_IF_CACHED)
 
 
 @pytest.mark.slow

@@ -218,19 +218,16 @@ def test_refine_speaks_what_the_refine_pass_wrote():
     assert len(audio) == 2 * len("ab") * SAMPLES_PER_STEP - HOP
 
 
-def test_leaving_closes_every_segment():
+async def test_leaving_closes_every_segment():
     generator = StepMaker(pause_s=0.002)
 
-    async def leave() -> None:
-        async with aclosing(make_synthesizer(generator).stream(make_request())) as stream:
-            async for chunk in stream:
-                if chunk.first_sample > 0:
-                    assert generator.running > 0
-                    break
-        assert generator.running == 0
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(leave())
+    async with aclosing(make_synthesizer(generator).stream(make_request())) as stream:
+        async for chunk in stream:
+            if chunk.first_sample > 0:
+                assert generator.running > 0
+                break
+    assert generator.running == 0
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 def test_a_refused_first_segment_is_refused_before_any_other_starts():

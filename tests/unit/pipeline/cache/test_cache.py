@@ -379,27 +379,24 @@ class Updated:
         yield StepBlock(np.zeros((2, 8), np.float32), codes, 0, FinishReason.EOS, fingerprint=self.fingerprint)
 
 
-def test_steps_of_one_fingerprint_are_not_returned_under_another():
+async def test_steps_of_one_fingerprint_are_not_returned_under_another():
     async def codes(model: CachedModel) -> int:
         steps = model.for_request(CacheControl(CacheMode.DEFAULT)).generate(PROMPT, SamplingParams(), timeout_s=9)
         return int(np.concatenate([block.codes async for block in steps])[0, 0])
 
-    async def scenario() -> None:
-        engine, cache = Updated(), CodeCache(1 << 20)
-        model = CachedModel(engine, cache, kept=Kept.CODES)
-        assert model.for_request(CacheControl(CacheMode.DEFAULT)) is None, "the fingerprint is not known yet"
-        with pytest.raises(NotCached):
-            model.for_request(CacheControl(CacheMode.ONLY_IF_CACHED))
-        model.fingerprint = "old"
-        assert [await codes(model), await codes(model), engine.generated] == [1, 1, 1]
-        engine.fingerprint, other = "new", replace(PROMPT, max_steps=7)
-        steps = model.for_request(CacheControl(CacheMode.DEFAULT)).generate(other, SamplingParams(), timeout_s=9)
-        assert [block.fingerprint async for block in steps] == ["new"]
-        assert model.fingerprint == "new", "the last block names its fingerprint"
-        assert cache.stats().entries == 1, "the new fingerprint's steps are not kept under the old one's name"
-        assert [await codes(model), engine.generated] == [2, 3]
-
-    asyncio.run(scenario())
+    engine, cache = Updated(), CodeCache(1 << 20)
+    model = CachedModel(engine, cache, kept=Kept.CODES)
+    assert model.for_request(CacheControl(CacheMode.DEFAULT)) is None, "the fingerprint is not known yet"
+    with pytest.raises(NotCached):
+        model.for_request(CacheControl(CacheMode.ONLY_IF_CACHED))
+    model.fingerprint = "old"
+    assert [await codes(model), await codes(model), engine.generated] == [1, 1, 1]
+    engine.fingerprint, other = "new", replace(PROMPT, max_steps=7)
+    steps = model.for_request(CacheControl(CacheMode.DEFAULT)).generate(other, SamplingParams(), timeout_s=9)
+    assert [block.fingerprint async for block in steps] == ["new"]
+    assert model.fingerprint == "new", "the last block names its fingerprint"
+    assert cache.stats().entries == 1, "the new fingerprint's steps are not kept under the old one's name"
+    assert [await codes(model), engine.generated] == [2, 3]
 
 
 # Purges.
@@ -427,18 +424,15 @@ def test_a_purge_reaches_every_process_that_shares_the_store(chain, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_segment_in_progress_during_a_purge_is_delivered_and_not_kept(chain):
-    async def scenario() -> None:
-        cache = CodeCache(1 << 24)
-        stream = chain.behind(cache).stream(request_for(TEXTS[3]))
-        await anext(stream)
-        await cache.purge("")
-        async for _ in stream:
-            pass
-        assert cache.stats().entries in (0, 1), "at most the segment that was complete before"
-        assert (await audio_of(chain.behind(cache), request_for(TEXTS[3])))[1] is CacheResult.MISS
-
-    asyncio.run(scenario())
+async def test_a_segment_in_progress_during_a_purge_is_delivered_and_not_kept(chain):
+    cache = CodeCache(1 << 24)
+    stream = chain.behind(cache).stream(request_for(TEXTS[3]))
+    await anext(stream)
+    await cache.purge("")
+    async for _ in stream:
+        pass
+    assert cache.stats().entries in (0, 1), "at most the segment that was complete before"
+    assert (await audio_of(chain.behind(cache), request_for(TEXTS[3])))[1] is CacheResult.MISS
 
 
 # Redis.
@@ -452,49 +446,43 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 
 @pytest.mark.slow
-def test_redis_serves_other_processes_until_an_entry_expires(chain, redis_server):
-    async def scenario() -> None:
-        tier = RedisTier(redis_server.url, ttl_s=60)
-        plain, source = await audio_of(chain.behind(CodeCache(1 << 24, shared=tier)), request_for(TEXTS[1]))
-        assert source is CacheResult.MISS
-        await tier.written()
-        cache = CodeCache(1 << 24, shared=RedisTier(redis_server.url, ttl_s=60))
-        other = chain.behind(cache)
-        assert await audio_of(other, request_for(TEXTS[1], mode=CacheMode.ONLY_IF_CACHED)) == (plain, CacheResult.HIT)
-        assert cache.stats().shared_hits >= 1
-        assert await audio_of(other, request_for(TEXTS[1])) == (plain, CacheResult.HIT)
-        assert cache.stats().memory_hits >= 1, "it is in memory from then on"
-        assert (await audio_of(other, request_for(TEXTS[1], tenant="two")))[1] is CacheResult.MISS
-        await cache.purge("")
-        assert (await audio_of(chain.behind(CodeCache(0, shared=tier)), request_for(TEXTS[1])))[1] is CacheResult.MISS
-        await tier.written()
-        names = [name async for name in tier._redis.scan_iter(match="chattts:cache:*")]
-        assert names
-        for name in names:
-            assert 0 < await tier._redis.pttl(name) <= 60_000, "the entry expires by itself"
-            await tier._redis.unlink(name)
-        assert (await audio_of(chain.behind(CodeCache(0, shared=tier)), request_for(TEXTS[1])))[1] is CacheResult.MISS
-        await tier.written()
-        for each in (tier, cache._shared):
-            await each.close()
-
-    asyncio.run(scenario())
+async def test_redis_serves_other_processes_until_an_entry_expires(chain, redis_server):
+    tier = RedisTier(redis_server.url, ttl_s=60)
+    plain, source = await audio_of(chain.behind(CodeCache(1 << 24, shared=tier)), request_for(TEXTS[1]))
+    assert source is CacheResult.MISS
+    await tier.written()
+    cache = CodeCache(1 << 24, shared=RedisTier(redis_server.url, ttl_s=60))
+    other = chain.behind(cache)
+    assert await audio_of(other, request_for(TEXTS[1], mode=CacheMode.ONLY_IF_CACHED)) == (plain, CacheResult.HIT)
+    assert cache.stats().shared_hits >= 1
+    assert await audio_of(other, request_for(TEXTS[1])) == (plain, CacheResult.HIT)
+    assert cache.stats().memory_hits >= 1, "it is in memory from then on"
+    assert (await audio_of(other, request_for(TEXTS[1], tenant="two")))[1] is CacheResult.MISS
+    await cache.purge("")
+    assert (await audio_of(chain.behind(CodeCache(0, shared=tier)), request_for(TEXTS[1])))[1] is CacheResult.MISS
+    await tier.written()
+    names = [name async for name in tier._redis.scan_iter(match="chattts:cache:*")]
+    assert names
+    for name in names:
+        assert 0 < await tier._redis.pttl(name) <= 60_000, "the entry expires by itself"
+        await tier._redis.unlink(name)
+    assert (await audio_of(chain.behind(CodeCache(0, shared=tier)), request_for(TEXTS[1])))[1] is CacheResult.MISS
+    await tier.written()
+    for each in (tier, cache._shared):
+        await each.close()
 
 
 @pytest.mark.slow
-def test_foreign_bytes_in_redis_are_replaced(chain, redis_server):
-    async def scenario() -> None:
-        tier = RedisTier(redis_server.url, ttl_s=60)
-        plain, _ = await audio_of(chain.behind(CodeCache(0, shared=tier)), request_for(tenant="x"))
-        await tier.written()
-        async for name in tier._redis.scan_iter(match="chattts:cache:*"):
-            await tier._redis.set(name, b"no steps at all, but long enough for a header")
-        assert await audio_of(chain.behind(CodeCache(0, shared=tier)), request_for(tenant="x")) == (plain, CacheResult.MISS)
-        await tier.written()
-        assert await audio_of(chain.behind(CodeCache(0, shared=tier)), request_for(tenant="x")) == (plain, CacheResult.HIT)
-        await tier.close()
-
-    asyncio.run(scenario())
+async def test_foreign_bytes_in_redis_are_replaced(chain, redis_server):
+    tier = RedisTier(redis_server.url, ttl_s=60)
+    plain, _ = await audio_of(chain.behind(CodeCache(0, shared=tier)), request_for(tenant="x"))
+    await tier.written()
+    async for name in tier._redis.scan_iter(match="chattts:cache:*"):
+        await tier._redis.set(name, b"no steps at all, but long enough for a header")
+    assert await audio_of(chain.behind(CodeCache(0, shared=tier)), request_for(tenant="x")) == (plain, CacheResult.MISS)
+    await tier.written()
+    assert await audio_of(chain.behind(CodeCache(0, shared=tier)), request_for(tenant="x")) == (plain, CacheResult.HIT)
+    await tier.close()
 
 
 @pytest.mark.slow

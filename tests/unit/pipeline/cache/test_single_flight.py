@@ -198,26 +198,23 @@ def test_without_memory_those_at_once_still_share():
     assert cache.stats().bytes == 0
 
 
-def test_the_leader_leaves_and_the_follower_gets_the_end():
-    async def play() -> None:
-        cache, model = CodeCache(1 << 20), Model()
-        leader, follower = Listener("1"), Listener("1")
-        leader.task = asyncio.create_task(leader.listen(cache, model, refresh=False))
+async def test_the_leader_leaves_and_the_follower_gets_the_end():
+    cache, model = CodeCache(1 << 20), Model()
+    leader, follower = Listener("1"), Listener("1")
+    leader.task = asyncio.create_task(leader.listen(cache, model, refresh=False))
+    model.gate("1").release()
+    await settle()
+    follower.task = asyncio.create_task(follower.listen(cache, model, refresh=False))
+    await settle()
+    leader.task.cancel()
+    await settle()
+    assert model.running["1"] == 1
+    for _ in range(BLOCKS):
         model.gate("1").release()
-        await settle()
-        follower.task = asyncio.create_task(follower.listen(cache, model, refresh=False))
-        await settle()
-        leader.task.cancel()
-        await settle()
-        assert model.running["1"] == 1
-        for _ in range(BLOCKS):
-            model.gate("1").release()
-        await follower.task
-        assert follower.whole
-        assert model.opened["1"] == 1
-        assert cache.stats().entries == 1, "it is stored as well"
-
-    asyncio.run(play())
+    await follower.task
+    assert follower.whole
+    assert model.opened["1"] == 1
+    assert cache.stats().entries == 1, "it is stored as well"
 
 
 def test_a_refusal_that_was_the_leaders_own_is_not_the_followers():
