@@ -207,7 +207,7 @@ def test_the_page_about_grpc_has_every_status_and_the_function_of_the_configurat
     rows = re.findall(r"^\| ([0-9, ]+) \| `(\w+)` \|$", section("docs/grpc.md", "Errors"), re.MULTILINE)
     explained = {int(status): code for statuses, code in rows for status in statuses.split(", ")}
     assert explained == {status: code.name for status, code in STATUSES.items()} | {500: "INTERNAL"}
-    (name,) = re.findall(r"grpc_servicer_functions: \[serve\.doors\.riva\.protocol:(\w+)\]", PAGES["docs/grpc.md"])
+    (name,) = re.findall(r"grpc_servicer_functions: \[serve\.protocols\.riva\.protocol:(\w+)\]", PAGES["docs/grpc.md"])
     assert callable(getattr(protocol, name))
 
 

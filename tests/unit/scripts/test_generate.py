@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from scripts.generate.__main__ import all_files, outdated
-from scripts.generate.glossary import TERMS, meaning
+from scripts.generate.architecture_page import TERMS, imports_of, meaning
 from serve.commands.operate.config_reference import markdown, sections
 
 SECTIONS = list(sections())
@@ -57,3 +57,10 @@ def test_bounds_defaults_and_units_are_written_out():
 def test_the_glossary_is_short():
     assert len(TERMS) <= 40
     assert {term: text for term, place in TERMS.items() if len((text := meaning(*place)).split()) > 40} == {}
+
+
+def test_the_pictures_follow_from_the_imports():
+    rooms = imports_of("serve")
+    assert {"http", "jobs", "speech"} <= rooms.keys()
+    assert "speech" in rooms["jobs"]
+    assert "protocols" not in rooms["http"]
