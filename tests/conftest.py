@@ -5,10 +5,13 @@ promise, `make test-all` what is marked `nightly` too.
 """
 
 import asyncio
+import functools
 import gc
 import inspect
 import os
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -58,13 +61,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=ranks.__getitem__)
 
 
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*values: Any, **names: Any) -> None:
+        asyncio.run(test(*values, **names))
+
+    return run
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs a test that is a coroutine, in a loop of its own."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
-    return True
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """Runs a test that is a coroutine in a loop of its own; each example of a property likewise."""
+    test = pyfuncitem.obj
+    if inspect.iscoroutinefunction(test):
+        pyfuncitem.obj = in_a_loop(test)
+    elif inspect.iscoroutinefunction(getattr(getattr(test, "hypothesis", None), "inner_test", None)):
+        test.hypothesis.inner_test = in_a_loop(test.hypothesis.inner_test)
 
 
 def pytest_collection_finish() -> None:

@@ -1,6 +1,7 @@
 """Clients without a key: what they may do, on every route and protocol, and that a key never allows less."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from serve.errors import ApiError
 from serve.http.services import Services
 from serve.protocols.api import ROUTERS, route_access
 from tests.support.fakes import Speaker, make_services
-from tests.support.guarded import LOOPBACK, add, ring_of
+from tests.support.guarded import LOOPBACK, add, guarded, ring_of
 from tests.support.live_server import serving
 from tests.support.riva_server import Caller, refusal, riva_serving
 from tests.unit.serve.protocols.wyoming.test_wyoming import heard, talk
@@ -86,9 +87,7 @@ def test_a_service_that_is_open_until_the_first_key_closes_with_it(store: Store)
 
 def test_lexicons_are_stored_without_a_key_only_where_the_operator_says_so():
     for scopes, stored in (((Scope.SPEECH, Scope.TEXT), 401), ((Scope.TEXT, Scope.VOICES), 400)):
-        services = make_services(Speaker())
-        object.__setattr__(services, "authenticator", Authenticator(is_open=True, anonymous_scopes=scopes))
-        with serving(services) as live:
+        with guarded(Authenticator(is_open=True, anonymous_scopes=scopes)) as live:
             assert requests.put(f"{live.url}/v1/lexicons/mine", json={}, timeout=60).status_code == stored
             assert requests.get(f"{live.url}/v1/lexicons/mine", timeout=60).status_code == 404
 
@@ -156,6 +155,5 @@ PROTOCOLS = {
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("scope", [Scope.SPEECH, Scope.TEXT])
 def test_every_protocol_asks_for_the_scope(protocol: str, scope: Scope):
-    services = make_services(Speaker())
-    object.__setattr__(services, "authenticator", Authenticator(anonymous_scopes=(scope,)))
+    services = replace(make_services(Speaker()), authenticator=Authenticator(anonymous_scopes=(scope,)))
     assert PROTOCOLS[protocol](services) == (scope is Scope.SPEECH)

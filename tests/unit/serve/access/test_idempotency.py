@@ -104,30 +104,25 @@ async def test_a_charge_is_known_of_the_body_it_was_for_even_if_the_key_was_rele
         await idempotency.note_charge("t", "k", b"[]")
 
 
-async def test_replicas_agree_through_redis_and_go_on_without_it(tmp_path: Path):
-    server = RedisServer(tmp_path)
-
-    try:
-        stores = [open_store(server.url) for _ in range(2)]
-        one, two = (Idempotency(StoreClaims(store), 60) for store in stores)
-        fresh = partial(Idempotency, StoreClaims(stores[1]), 60)
-        assert not await one.is_repeated("t", "k", b'{"a": 1}')
-        assert await two.is_repeated("t", "k", b'{"a": 1}')
-        with pytest.raises(ApiError):
-            await fresh().is_repeated("t", "k", b'{"a": 2}')
-        await one.release("t", "k")
-        assert not await fresh().is_repeated("t", "k", b'{"a": 2}')
-        for number in range(20):
-            both = await asyncio.gather(*(each.note_charge("t", f"both{number}", b"{}") for each in (one, two)))
-            assert sorted(both) == [False, True], "whoever comes at the same time, one is the first"
-        server.kill()
-        assert not await one.is_repeated("t", "later", b"{}")
-        with pytest.raises(ApiError):
-            await one.is_repeated("t", "later", b"[]")
-        for store in stores:
-            store.close()
-    finally:
-        server.kill()
+async def test_replicas_agree_through_redis_and_go_on_without_it(own_redis: RedisServer):
+    stores = [open_store(own_redis.url) for _ in range(2)]
+    one, two = (Idempotency(StoreClaims(store), 60) for store in stores)
+    fresh = partial(Idempotency, StoreClaims(stores[1]), 60)
+    assert not await one.is_repeated("t", "k", b'{"a": 1}')
+    assert await two.is_repeated("t", "k", b'{"a": 1}')
+    with pytest.raises(ApiError):
+        await fresh().is_repeated("t", "k", b'{"a": 2}')
+    await one.release("t", "k")
+    assert not await fresh().is_repeated("t", "k", b'{"a": 2}')
+    for number in range(20):
+        both = await asyncio.gather(*(each.note_charge("t", f"both{number}", b"{}") for each in (one, two)))
+        assert sorted(both) == [False, True], "whoever comes at the same time, one is the first"
+    own_redis.kill()
+    assert not await one.is_repeated("t", "later", b"{}")
+    with pytest.raises(ApiError):
+        await one.is_repeated("t", "later", b"[]")
+    for store in stores:
+        store.close()
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 9), st.integers(0, 30)), max_size=120))

@@ -87,46 +87,43 @@ actions = st.lists(
 
 @settings(max_examples=examples(25))
 @given(actions=actions)
-def test_redis_counts_as_the_process_does(running: RedisServer, actions):
+async def test_redis_counts_as_the_process_does(running: RedisServer, actions):
     """The same questions, the same answers: LocalQuotas is the readable twin of the scripts."""
     redis.Redis.from_url(running.url).flushall()
 
-    async def ask() -> None:
-        local, shared = LocalQuotas(), RedisQuotas(running.url, LocalQuotas())
-        permits: list[str] = []
-        for number, (what, value) in enumerate(actions):
-            if what == "enter":
-                permit = f"p{number}" if value else None
-                mine, theirs = [await each.acquire("key", SLOW, permit) for each in (local, shared)]
-                assert (mine.refusal, mine.remaining) == (theirs.refusal, theirs.remaining)
-                assert abs(mine.retry_after_s - theirs.retry_after_s) < 5
-                if permit and not mine.refusal:
-                    permits.append(permit)
-            elif what == "leave" and permits:
-                permit = permits.pop(value % len(permits))
-                for each in (local, shared):
-                    each.release("key", permit)
-                await asyncio.gather(*shared._leaving)
-            elif what == "write":
-                assert (await local.charge_characters("key", SLOW, value)).refusal == (
-                    await shared.charge_characters("key", SLOW, value)
-                ).refusal
-                assert await local.characters_today("key") == await shared.characters_today("key")
-            elif what == "refund":
-                characters, days_ago = value
-                for each in (local, shared):
-                    day = (await each.charge_characters("key", SLOW, 0)).day - days_ago
-                    each.refund_characters("key", SLOW, Charge(characters, day))
-                await asyncio.gather(*shared._leaving)
-                assert await local.characters_today("key") == await shared.characters_today("key")
-            elif what == "heard":
-                for each in (local, shared):
-                    each.record_audio("key", SLOW, value)
-                await shared.renew()
-        assert not shared.is_away
-        await shared.close()
-
-    asyncio.run(ask())
+    local, shared = LocalQuotas(), RedisQuotas(running.url, LocalQuotas())
+    permits: list[str] = []
+    for number, (what, value) in enumerate(actions):
+        if what == "enter":
+            permit = f"p{number}" if value else None
+            mine, theirs = [await each.acquire("key", SLOW, permit) for each in (local, shared)]
+            assert (mine.refusal, mine.remaining) == (theirs.refusal, theirs.remaining)
+            assert abs(mine.retry_after_s - theirs.retry_after_s) < 5
+            if permit and not mine.refusal:
+                permits.append(permit)
+        elif what == "leave" and permits:
+            permit = permits.pop(value % len(permits))
+            for each in (local, shared):
+                each.release("key", permit)
+            await asyncio.gather(*shared._leaving)
+        elif what == "write":
+            assert (await local.charge_characters("key", SLOW, value)).refusal == (
+                await shared.charge_characters("key", SLOW, value)
+            ).refusal
+            assert await local.characters_today("key") == await shared.characters_today("key")
+        elif what == "refund":
+            characters, days_ago = value
+            for each in (local, shared):
+                day = (await each.charge_characters("key", SLOW, 0)).day - days_ago
+                each.refund_characters("key", SLOW, Charge(characters, day))
+            await asyncio.gather(*shared._leaving)
+            assert await local.characters_today("key") == await shared.characters_today("key")
+        elif what == "heard":
+            for each in (local, shared):
+                each.record_audio("key", SLOW, value)
+            await shared.renew()
+    assert not shared.is_away
+    await shared.close()
 
 
 async def test_replicas_share_one_count(server: RedisServer):
@@ -266,71 +263,61 @@ async def test_permits_of_a_killed_process_run_out(server: RedisServer):
             holder.kill()
 
 
-async def test_without_redis_each_replica_allows_its_share_and_never_more(tmp_path: Path):
-    server = RedisServer(tmp_path)
-
-    try:
-        counters = [RedisQuotas(server.url, LocalQuotas(lambda: 2)) for _ in range(2)]
-        assert not (await counters[0].acquire("key", STREAMS, "before")).refusal
-        assert not any(counter.is_away for counter in counters)
-        server.kill()
-        decisions = [await counter.acquire("key", SLOW, None) for counter in counters for _ in range(10)]
-        assert sum(not decision.refusal for decision in decisions) == SLOW.burst, "half of it each"
-        sent = counted(counters[0])
-        assert (await counters[0].acquire("key", STREAMS, "x")).refusal, "its share of two is one, and that is held"
-        assert not (await counters[1].acquire("key", STREAMS, "during")).refusal
-        assert (await counters[0].charge_characters("key", SLOW, 501)).refusal == "quota_exceeded"
-        assert not (await counters[0].charge_characters("key", SLOW, 500)).refusal
-        assert await counters[0].characters_today("key") == 500
-        assert sent() == 0, "who knows that it is away does not ask again"
-        looks = asyncio.create_task(counters[0].renew())
-        while not looks.done():
-            assert counters[0].is_away, "nor while somebody looks whether it is back"
-            await asyncio.sleep(0)
-        assert all(counter.is_away for counter in counters)
-        server.start()
-        for counter in counters:
-            await counter.renew()  # finds it back
-            await counter.renew()
-            assert not counter.is_away
-        assert (await counters[0].acquire("key", STREAMS, "y")).refusal, "permits taken meanwhile are known to all"
-        counters[1].release("key", "during")
-        await asyncio.gather(*counters[1]._leaving)
-        assert not (await counters[0].acquire("key", STREAMS, "z")).refusal
-        for counter in counters:
-            await counter.close()
-        idle = RedisQuotas(server.url, LocalQuotas())
-        server.kill()
-        await idle.renew()
-        assert idle.is_away, "nobody has asked it anything, and yet it knows"
-        server.start()
-        await idle.renew()
-        assert not idle.is_away
-        await idle.close()
-    finally:
-        server.kill()
+async def test_without_redis_each_replica_allows_its_share_and_never_more(own_redis: RedisServer):
+    counters = [RedisQuotas(own_redis.url, LocalQuotas(lambda: 2)) for _ in range(2)]
+    assert not (await counters[0].acquire("key", STREAMS, "before")).refusal
+    assert not any(counter.is_away for counter in counters)
+    own_redis.kill()
+    decisions = [await counter.acquire("key", SLOW, None) for counter in counters for _ in range(10)]
+    assert sum(not decision.refusal for decision in decisions) == SLOW.burst, "half of it each"
+    sent = counted(counters[0])
+    assert (await counters[0].acquire("key", STREAMS, "x")).refusal, "its share of two is one, and that is held"
+    assert not (await counters[1].acquire("key", STREAMS, "during")).refusal
+    assert (await counters[0].charge_characters("key", SLOW, 501)).refusal == "quota_exceeded"
+    assert not (await counters[0].charge_characters("key", SLOW, 500)).refusal
+    assert await counters[0].characters_today("key") == 500
+    assert sent() == 0, "who knows that it is away does not ask again"
+    looks = asyncio.create_task(counters[0].renew())
+    while not looks.done():
+        assert counters[0].is_away, "nor while somebody looks whether it is back"
+        await asyncio.sleep(0)
+    assert all(counter.is_away for counter in counters)
+    own_redis.start()
+    for counter in counters:
+        await counter.renew()  # finds it back
+        await counter.renew()
+        assert not counter.is_away
+    assert (await counters[0].acquire("key", STREAMS, "y")).refusal, "permits taken meanwhile are known to all"
+    counters[1].release("key", "during")
+    await asyncio.gather(*counters[1]._leaving)
+    assert not (await counters[0].acquire("key", STREAMS, "z")).refusal
+    for counter in counters:
+        await counter.close()
+    idle = RedisQuotas(own_redis.url, LocalQuotas())
+    own_redis.kill()
+    await idle.renew()
+    assert idle.is_away, "nobody has asked it anything, and yet it knows"
+    own_redis.start()
+    await idle.renew()
+    assert not idle.is_away
+    await idle.close()
 
 
-async def test_a_frozen_redis_costs_one_request_its_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    server = RedisServer(tmp_path)
-
-    try:
-        quotas = RedisQuotas(server.url, LocalQuotas())
-        assert not (await quotas.acquire("key", SLOW, None)).refusal
-        server.freeze()
-        monkeypatch.setattr(redis_quotas, "ANSWER_TIMEOUT_S", 0.05)  # read at each call
-        sent = counted(quotas)
-        for _ in range(3):
-            await quotas.acquire("key", SLOW, None)
-        assert sent() == 1, "and the others find out without waiting"
-        assert quotas.is_away
-        server.thaw()
-        monkeypatch.setattr(redis_quotas, "ANSWER_TIMEOUT_S", PATIENCE_S)
-        while quotas.is_away:
-            await quotas.renew()
-        await quotas.close()
-    finally:
-        server.kill()
+async def test_a_frozen_redis_costs_one_request_its_time_limit(own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch):
+    quotas = RedisQuotas(own_redis.url, LocalQuotas())
+    assert not (await quotas.acquire("key", SLOW, None)).refusal
+    own_redis.freeze()
+    monkeypatch.setattr(redis_quotas, "ANSWER_TIMEOUT_S", 0.05)  # read at each call
+    sent = counted(quotas)
+    for _ in range(3):
+        await quotas.acquire("key", SLOW, None)
+    assert sent() == 1, "and the others find out without waiting"
+    assert quotas.is_away
+    own_redis.thaw()
+    monkeypatch.setattr(redis_quotas, "ANSWER_TIMEOUT_S", PATIENCE_S)
+    while quotas.is_away:
+        await quotas.renew()
+    await quotas.close()
 
 
 async def test_replicas_reserve_audio_together_and_give_it_back(server: RedisServer):

@@ -323,22 +323,19 @@ async def test_a_redis_that_loses_counts_gives_nothing_away(faulty: FaultyRedis,
 
 
 @pytest.mark.parametrize("trouble", [*REFUSALS, SILENT, LOST])
-def test_claims_in_trouble_know_nothing(faulty: FaultyRedis, store: RedisStore, trouble: str):
-    async def play() -> None:
-        claims = StoreClaims(store)
-        assert await claims.claim("name", b"one", 60) == b"one"
-        faulty.fault = REFUSALS.get(trouble, trouble)
-        assert await claims.claim("name", b"two", 60) is None
-        assert await claims.claimed("name") is None
-        await claims.release("name")
-        faulty.fault = ""
-        for _ in range(3000):  # soon: the question that hung may still be waiting
-            if await claims.claimed("name") == b"one":
-                return
-            await asyncio.sleep(0.01)
-        pytest.fail("a claim is lost")
-
-    asyncio.run(play())
+async def test_claims_in_trouble_know_nothing(faulty: FaultyRedis, store: RedisStore, trouble: str):
+    claims = StoreClaims(store)
+    assert await claims.claim("name", b"one", 60) == b"one"
+    faulty.fault = REFUSALS.get(trouble, trouble)
+    assert await claims.claim("name", b"two", 60) is None
+    assert await claims.claimed("name") is None
+    await claims.release("name")
+    faulty.fault = ""
+    for _ in range(3000):  # soon: the question that hung may still be waiting
+        if await claims.claimed("name") == b"one":
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("a claim is lost")
 
 
 @pytest.mark.parametrize("trouble", [*REFUSALS, *DEFECTS, SILENT, LOST])
@@ -376,15 +373,16 @@ async def test_a_cache_that_takes_no_writes_is_read(faulty: FaultyRedis, refusal
 
 
 @pytest.mark.slow
-def test_a_redis_that_is_paused_killed_filled_set_back_and_made_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_redis_that_is_paused_killed_filled_set_back_and_made_read_only(
+    own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(redis_store, "ANSWER_TIMEOUT_S", 1.0)
-    server = RedisServer(tmp_path)
-    client = redis.Redis.from_url(server.url)
-    store = open_store(server.url)
+    client = redis.Redis.from_url(own_redis.url)
+    store = open_store(own_redis.url)
     mirror = Mirror(store, "voices", lambda key, version, value: value)
     written = {"anna": b"0"}
     store.put("voices", "anna", b"0", replaces=0, keeps=1)
-    restore = saved_state(server.url)
+    restore = saved_state(own_redis.url)
 
     def write() -> None:
         version, value = store.get("voices", "anna") or (0, b"0")
@@ -392,8 +390,8 @@ def test_a_redis_that_is_paused_killed_filled_set_back_and_made_read_only(tmp_pa
         written["anna"] = b"%d" % (int(value) + 1)
 
     days = (
-        ("does not answer", server.freeze, server.thaw),
-        ("does not answer", server.kill, server.start),
+        ("does not answer", own_redis.freeze, own_redis.thaw),
+        ("does not answer", own_redis.kill, own_redis.start),
         ("replica", lambda: client.replicaof("127.0.0.1", "1"), lambda: client.replicaof("NO", "ONE")),
         (
             "too few replicas",
@@ -401,40 +399,37 @@ def test_a_redis_that_is_paused_killed_filled_set_back_and_made_read_only(tmp_pa
             lambda: client.config_set("min-replicas-to-write", 0),
         ),
     )
-    try:
-        for words, begin, end in days:
-            write()
-            begin()
-            with pytest.raises(StoreUnavailable, match=words):
-                store.probe()
-            with pytest.raises(StoreUnavailable, match=words):
-                store.put("voices", "carl", b"x", replaces=0, keeps=1)
-            end()
-            began = time.monotonic()
-            while True:
-                try:
-                    mirror.refresh()
-                    break
-                except StoreUnavailable:
-                    assert time.monotonic() - began < 30
-            assert mirror.newest() == written
-            store.delete("voices", "carl")  # the frozen one may have come to it
+    for words, begin, end in days:
         write()
-        mirror.refresh()
-        assert not store.set_back
-        restore()
-        write()  # and the same number of changes again
-        while store.changes("voices").position.split(":")[1] < mirror._position.split(":")[1]:
-            write()
-        mirror.refresh()
+        begin()
+        with pytest.raises(StoreUnavailable, match=words):
+            store.probe()
+        with pytest.raises(StoreUnavailable, match=words):
+            store.put("voices", "carl", b"x", replaces=0, keeps=1)
+        end()
+        began = time.monotonic()
+        while True:
+            try:
+                mirror.refresh()
+                break
+            except StoreUnavailable:
+                assert time.monotonic() - began < 30
         assert mirror.newest() == written
-        assert store.set_back["voices"]
-        client.config_set("maxmemory", 1)
-        with pytest.raises(StoreFull, match="no room left"):
-            store.put("voices", secrets.token_hex(4), bytes(1000), replaces=0, keeps=1)
-        assert store.delete("voices", "anna")
-    finally:
-        server.kill()
+        store.delete("voices", "carl")  # the frozen one may have come to it
+    write()
+    mirror.refresh()
+    assert not store.set_back
+    restore()
+    write()  # and the same number of changes again
+    while store.changes("voices").position.split(":")[1] < mirror._position.split(":")[1]:
+        write()
+    mirror.refresh()
+    assert mirror.newest() == written
+    assert store.set_back["voices"]
+    client.config_set("maxmemory", 1)
+    with pytest.raises(StoreFull, match="no room left"):
+        store.put("voices", secrets.token_hex(4), bytes(1000), replaces=0, keeps=1)
+    assert store.delete("voices", "anna")
 
 
 def test_no_command_is_newer_than_the_oldest_release(server: RedisServer):

@@ -46,7 +46,6 @@ from serve.resilience import circuit_breaker
 from serve.resilience.circuit_breaker import Breaker
 from serve.resilience.quarantine import CURRENT_REQUEST, Quarantine
 from tests.support.factories import make_prompt
-from tests.support.handles import local_handle
 
 STEPS, WIDTH, SAMPLES_PER_STEP, DELAY = 24, 3, 5, 4
 HIDDEN = np.random.default_rng(1).standard_normal((STEPS, WIDTH)).astype(np.float32)
@@ -117,15 +116,17 @@ class Replicas:
 
 
 class Unary:
-    """A vocoder whose calls land on one replica after the other."""
+    """A text stage or a vocoder whose calls land on one replica after the other."""
 
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers)
-        self.traits = self
+        self.traits = self.ask = self.follow = self
+        self.calls: list[tuple[object, ...]] = []
 
-    async def remote(self) -> object:
+    async def remote(self, *arguments: object, trace: str = "") -> object:
+        self.calls.append(arguments)
         answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
+        if isinstance(answer, Exception) and not isinstance(answer, SynthesisError):
             raise answer
         return answer
 
@@ -349,22 +350,8 @@ def test_a_request_that_ended_two_replicas_of_a_stage_is_tried_no_more(first):
     assert quarantine.quarantined == 1
 
 
-class Texts:
-    """A text deployment whose readings end like this, one after the other."""
-
-    def __init__(self, *answers: object) -> None:
-        self.answers = list(answers)
-        self.ask = self
-
-    async def remote(self, version: str, operation: str, request: object, *, trace: str) -> object:
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception) and not isinstance(answer, SynthesisError):
-            raise answer
-        return answer
-
-
 def test_a_text_whose_worker_dies_is_read_once_more():
-    texts = Texts(WorkerDied("ended", worker="a"), "script")
+    texts = Unary(WorkerDied("ended", worker="a"), "script")
     frontend = RemoteFrontend(texts)
 
     async def work() -> object:
@@ -376,7 +363,7 @@ def test_a_text_whose_worker_dies_is_read_once_more():
 
 
 async def test_a_text_that_ends_two_workers_is_a_503_and_read_by_no_third():
-    texts = Texts(WorkerDied("ended", worker="a"), WorkerDied("ended", worker="b"), "script")
+    texts = Unary(WorkerDied("ended", worker="a"), WorkerDied("ended", worker="b"), "script")
     frontend = RemoteFrontend(texts)
     read = read_with(Quarantine(), frontend)
     request = SynthesisRequest("r", "hi", "v")
@@ -390,7 +377,7 @@ async def test_a_text_that_ends_two_workers_is_a_503_and_read_by_no_third():
 
 
 async def test_workers_that_cannot_be_started_count_against_no_text():
-    frontend = RemoteFrontend(Texts(*[EngineDead("no text worker can be started")] * 4, "script"))
+    frontend = RemoteFrontend(Unary(*[EngineDead("no text worker can be started")] * 4, "script"))
     read = read_with(Quarantine(), frontend)
 
     for _ in range(2):
@@ -441,20 +428,11 @@ def test_serves_own_errors_become_the_domains():
 
 def test_another_replica_follows_the_text_where_one_died_and_a_refusal_is_raised():
     followed = Followed(np.zeros(1, np.int64), np.zeros(1, np.int64))
-    answers: list[object] = [gone(1), followed, None, EngineFault("broken")]
-    asked: list[tuple[object, ...]] = []
-
-    async def follow(*arguments: object) -> object:
-        asked.append(arguments)
-        answer = answers.pop(0)
-        if isinstance(answer, ActorUnavailableError):
-            raise answer
-        return answer
-
-    follower = RemoteFollower(local_handle(follow=follow))
+    follow = Unary(gone(1), followed, None, EngineFault("broken"))
+    follower = RemoteFollower(follow)
     prompt, codes = make_prompt(), np.zeros((3, 4), np.int64)
     assert asyncio.run(follower.follow(prompt, codes, (1, 4), ended=True)) is followed
-    assert asked == 2 * [(prompt, codes, (1, 4), True)]
+    assert follow.calls == 2 * [(prompt, codes, (1, 4), True)]
     assert asyncio.run(follower.follow(prompt, codes, (1, 4), ended=False)) is None
     with pytest.raises(EngineFault):
         asyncio.run(follower.follow(prompt, codes, (1, 4), ended=False))

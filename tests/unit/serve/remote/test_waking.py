@@ -25,6 +25,7 @@ from serve.remote.ray_private import has_no_replica, is_stopping
 from serve.remote.waking import FIRST_GUESS_S, LEAST_S, Wakefulness, Waking
 from serve.speech.conversation.conversation import Conversation, Conversations
 from serve.speech.job import RequestContext
+from tests.support.clock import HeldClock
 from tests.support.fakes import Speaker, make_speech_services
 from tests.support.handles import local_handle, with_router
 from tests.support.waiting import until
@@ -48,17 +49,8 @@ class Deployment:
         return {}
 
 
-class Clock:
-    """Held: it moves when a test says so."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def waking(give_up_s: float = 300.0, **deployments: Deployment) -> tuple[Waking, Clock]:
-    clock = Clock()
+def waking(give_up_s: float = 300.0, **deployments: Deployment) -> tuple[Waking, HeldClock]:
+    clock = HeldClock(100.0)
     return Waking({name: one.handle for name, one in deployments.items()}, give_up_s, clock=clock), clock
 
 

@@ -107,48 +107,41 @@ requests = st.lists(st.tuples(st.integers(0, 1), st.sampled_from([None, "k", "l"
 
 @settings(max_examples=examples(40))
 @given(requests)
-def test_what_is_cancelled_one_after_the_other_costs_what_was_spoken(asked: list[tuple[int, str | None, int]]):
-    async def run() -> None:
-        replicas = Replicas()
-        for replica, key, turns in asked:
-            await replicas.cancelled(replicas.speak(replica, key), turns)
-            spoken = sum(count if name is None else 1 for name, count in replicas.spoken.items())
-            assert await replicas.used() == len(TEXT) * spoken
-        assert not replicas.quotas._used("anna").reserved
-
-    asyncio.run(run())
+async def test_what_is_cancelled_one_after_the_other_costs_what_was_spoken(asked: list[tuple[int, str | None, int]]):
+    replicas = Replicas()
+    for replica, key, turns in asked:
+        await replicas.cancelled(replicas.speak(replica, key), turns)
+        spoken = sum(count if name is None else 1 for name, count in replicas.spoken.items())
+        assert await replicas.used() == len(TEXT) * spoken
+    assert not replicas.quotas._used("anna").reserved
 
 
 @settings(max_examples=examples(40))
 @given(requests)
-def test_what_is_cancelled_side_by_side_is_never_spoken_unpaid_and_never_paid_twice(asked: list[tuple[int, str | None, int]]):
+async def test_what_is_cancelled_side_by_side_is_never_spoken_unpaid_and_never_paid_twice(
+    asked: list[tuple[int, str | None, int]],
+):
     """Where nobody of a key has spoken, a charge may be left for its next request: of two that were cancelled at once."""
 
-    async def run() -> None:
-        replicas = Replicas()
-        await asyncio.gather(*(replicas.cancelled(replicas.speak(replica, key), turns) for replica, key, turns in asked))
-        keys, alone = {key for _, key, _ in asked} - {None}, replicas.spoken.get(None, 0)
-        spoken = alone + sum(key in replicas.spoken for key in keys)
-        assert len(TEXT) * spoken <= await replicas.used() <= len(TEXT) * (alone + len(keys))
-        for key in keys:
-            await replicas.speak(1, key)
-        assert await replicas.used() == len(TEXT) * (alone + len(keys))
-
-    asyncio.run(run())
+    replicas = Replicas()
+    await asyncio.gather(*(replicas.cancelled(replicas.speak(replica, key), turns) for replica, key, turns in asked))
+    keys, alone = {key for _, key, _ in asked} - {None}, replicas.spoken.get(None, 0)
+    spoken = alone + sum(key in replicas.spoken for key in keys)
+    assert len(TEXT) * spoken <= await replicas.used() <= len(TEXT) * (alone + len(keys))
+    for key in keys:
+        await replicas.speak(1, key)
+    assert await replicas.used() == len(TEXT) * (alone + len(keys))
 
 
 @settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 90)), max_size=5))
-def test_one_continuation_is_free_however_many_were_cancelled(asked: list[tuple[int, int]]):
-    async def run() -> None:
-        replicas = Replicas()
-        await replicas.speak(0, None)
-        token = replicas.token
-        for replica, turns in asked:
-            await replicas.cancelled(replicas.speak(replica, None, Resumption(1000, token)), turns)
-            assert await replicas.used() == len(TEXT) * max(1, replicas.spoken[None] - 1)
-
-    asyncio.run(run())
+async def test_one_continuation_is_free_however_many_were_cancelled(asked: list[tuple[int, int]]):
+    replicas = Replicas()
+    await replicas.speak(0, None)
+    token = replicas.token
+    for replica, turns in asked:
+        await replicas.cancelled(replicas.speak(replica, None, Resumption(1000, token)), turns)
+        assert await replicas.used() == len(TEXT) * max(1, replicas.spoken[None] - 1)
 
 
 @pytest.mark.parametrize("cache_control", ["no-store", "no-cache"])
