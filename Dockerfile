@@ -27,10 +27,9 @@ RUN for list in requirements ${EXTRAS:+requirements-${EXTRAS}}; do \
 COPY pipeline pipeline
 COPY serve serve
 COPY configs configs
-COPY scripts scripts
 # Editable: the project is installed once, in this folder, where the manifests name its files.
 RUN pip install --no-cache-dir --no-deps --editable . \
- && python -m compileall -q pipeline serve scripts && python -m serve.commands.launch.ship
+ && python -m compileall -q pipeline serve && python -m serve.commands.launch.ship
 
 # numpy's threads would take the cores from the native code's.
 ENV OPENBLAS_NUM_THREADS=1 PYTHONUNBUFFERED=1 CHATTTS_HOME=/data

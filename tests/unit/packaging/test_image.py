@@ -77,7 +77,7 @@ def test_it_holds_the_project_its_licences_and_nothing_else(tmp_path: Path):
     assert {"LICENSE", "NOTICE"} <= set(project["project"]["license-files"])
     needed = {*project["project"]["license-files"], *project["tool"]["setuptools"]["data-files"]["share/chattts-serve"]}
     assert needed <= {path.name for path in workdir.iterdir()}
-    assert {path.name for path in workdir.iterdir() if path.is_dir()} == {"pipeline", "serve", "configs", "scripts"}
+    assert {path.name for path in workdir.iterdir() if path.is_dir()} == {"pipeline", "serve", "configs"}
     assert (workdir / "pipeline/assets/demo/SHA256SUMS").exists()
     assert not list(workdir.rglob("__pycache__"))
     assert is_sent("pipeline/config.py")
