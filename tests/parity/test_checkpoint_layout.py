@@ -35,14 +35,11 @@ from pipeline.spec import CODEBOOKS, FFT_SIZE, HOP, MEL_BANDS, SAMPLE_RATE
 
 STEPS = 60
 TEXTS = [
-    "Hello there, how are you today?",
-    "It's 3 o'clock; don't panic -- caffè latte (two)!",
-    "今天天气很好，我们去公园玩吧。",
-    "他用iPhone打了个call，然后说OK。",
+    "Hello there, how are you today?", "It's 3 o'clock; don't panic -- caffè latte (two)!",
+    "今天天气很好，我们去公园玩吧。", "他用iPhone打了个call，然后说OK。",
     "[Stts][spk_emb][speed_5]hello [uv_break] 你好[laugh][Ptts]",
-    "[Sbreak]unknown: 龘 ☃ \u00a0 \t \u200b tail[Pbreak][oral_2][laugh_0][break_4]",
-    "",
-]
+    "[Sbreak]unknown: 龘 ☃ \u00a0 \t \u200b tail[Pbreak][oral_2][laugh_0][break_4]", "",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=["small-random", "full-random"])

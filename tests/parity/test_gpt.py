@@ -32,17 +32,10 @@ from tests.support.factories import Take, collect
 
 STEPS = 64
 TEXTS = [
-    "hello there how are you today",
-    "the quick brown fox jumps over the lazy dog",
-    "you and i",
-    "你好世界",
-    "今天天气很好，我们出去走走。",
-    "四是四，十是十",
-    "我在用python写代码",
-    "hello 世界 goodbye 再见",
-    "well [uv_break] let me think [laugh] about it",
-    "一二三 [lbreak] four five six",
-]
+    "hello there how are you today", "the quick brown fox jumps over the lazy dog", "you and i", "你好世界",
+    "今天天气很好，我们出去走走。", "四是四，十是十", "我在用python写代码", "hello 世界 goodbye 再见",
+    "well [uv_break] let me think [laugh] about it", "一二三 [lbreak] four five six",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

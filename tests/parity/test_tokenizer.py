@@ -25,31 +25,14 @@ from serve.commands.weights.fetch import HASHES_FILE
 from tests.support.effort import examples
 
 TEXTS = [
-    "hello",
-    "Hello there. How are you today.",
-    "The quick brown fox, jumps over the lazy dog",
-    "Cafe naive ANGSTROM",
-    "  spaces   inside  and around ",
-    "don't can't o'clock",
-    "a. b, c",
-    "supercalifragilisticexpialidocious antidisestablishmentarianism",
-    "你好世界",
-    "今天天气很好，我们出去走走。",
-    "四是四，十是十，十四是十四、四十是四十。",
-    "繁體中文字",
-    "生僻字龘靐",
-    "我在用python写代码",
-    "hello 世界 goodbye 再见",
-    "中文English中文",
-    "well [uv_break] let me think [laugh] about it",
-    "一二三[lbreak]四五六[v_break]",
-    "[laugh_1]ha[oral_3]ha[break_5][llbreak]",
-    "A",
-    "好",
-    "x" * 101,
-    normalize("In 2024 it cost $1,234.50 (50% off)!").text,
-    normalize("2024年5月1日，气温25℃！").text,
-]
+    "hello", "Hello there. How are you today.", "The quick brown fox, jumps over the lazy dog", "Cafe naive ANGSTROM",
+    "  spaces   inside  and around ", "don't can't o'clock", "a. b, c",
+    "supercalifragilisticexpialidocious antidisestablishmentarianism", "你好世界", "今天天气很好，我们出去走走。",
+    "四是四，十是十，十四是十四、四十是四十。", "繁體中文字", "生僻字龘靐", "我在用python写代码",
+    "hello 世界 goodbye 再见", "中文English中文", "well [uv_break] let me think [laugh] about it",
+    "一二三[lbreak]四五六[v_break]", "[laugh_1]ha[oral_3]ha[break_5][llbreak]", "A", "好", "x" * 101,
+    normalize("In 2024 it cost $1,234.50 (50% off)!").text, normalize("2024年5月1日，气温25℃！").text,
+]  # fmt: skip
 SAMPLE = np.random.default_rng(0).integers(0, 626, (37, 4))
 
 

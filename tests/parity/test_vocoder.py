@@ -78,15 +78,10 @@ def stream(kind: str, utterance: np.ndarray, arrivals: list[int], **options: obj
 
 
 @pytest.mark.parametrize("method", [pytest.param("incremental", marks=needs_native), "windows"])
-@pytest.mark.parametrize(
-    ("kind", "use_decoder"),
-    [
-        ("small-random", True),
-        ("small-random", False),
-        ("full-random", True),
-        pytest.param("full-random", False, marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.parametrize(("kind", "use_decoder"), [
+    ("small-random", True), ("small-random", False), ("full-random", True),
+    pytest.param("full-random", False, marks=pytest.mark.nightly),
+])  # fmt: skip
 def test_every_length_equals_upstream_decoding_the_whole(kind, use_decoder, method):
     for length in LENGTHS:
         rows = make_rows(kind, length, use_decoder=use_decoder)

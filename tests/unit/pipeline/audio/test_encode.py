@@ -364,22 +364,12 @@ def test_any_other_name_is_refused(name):
         named_format(f"{name}!")
 
 
-@pytest.mark.parametrize(
-    ("container", "rate", "kbps", "param"),
-    [
-        ("ogg", None, None, "response_format"),
-        ("", None, None, "response_format"),
-        ("opus", 44_100, None, "sample_rate"),
-        ("mp3", 7, None, "sample_rate"),
-        ("wav", 96_000, None, "sample_rate"),
-        ("mp3", 24_000, 192, "bitrate"),
-        ("mp3", 44_100, 100, "bitrate"),
-        ("mp3", 8_000, 128, "bitrate"),
-        ("aac", 8_000, 64, "bitrate"),
-        ("opus", 48_000, 5, "bitrate"),
-        ("flac", None, 64, "bitrate"),
-    ],
-)
+@pytest.mark.parametrize(("container", "rate", "kbps", "param"), [
+    ("ogg", None, None, "response_format"), ("", None, None, "response_format"), ("opus", 44_100, None, "sample_rate"),
+    ("mp3", 7, None, "sample_rate"), ("wav", 96_000, None, "sample_rate"), ("mp3", 24_000, 192, "bitrate"),
+    ("mp3", 44_100, 100, "bitrate"), ("mp3", 8_000, 128, "bitrate"), ("aac", 8_000, 64, "bitrate"),
+    ("opus", 48_000, 5, "bitrate"), ("flac", None, 64, "bitrate"),
+])  # fmt: skip
 def test_what_there_is_not_is_refused_by_its_field(container, rate, kbps, param):
     with pytest.raises(UnsupportedFormat) as refused:
         audio_format(container, rate, kbps)

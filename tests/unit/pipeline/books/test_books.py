@@ -315,19 +315,11 @@ def test_a_process_that_ends_is_started_again(process: WarmChild) -> None:
     assert process.ask(question) == before
 
 
-@pytest.mark.parametrize(
-    ("kind", "head", "piece", "tail"),
-    [
-        ("markdown", "# a", " ", "b"),
-        ("markdown", "# a", "# ", "b"),
-        ("text", "a", "\n ", "b"),
-        ("text", "a", "\t\n", "b"),
-        ("ssml", "<speak>", "<p>.</p>", "</speak>"),
-        ("ssml", "<speak>", "<p>a</p>", "</speak>"),
-        ("script", "A: a\n", "a\n", ""),
-        ("script", "A: a\na", " ", ": b"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "head", "piece", "tail"), [
+    ("markdown", "# a", " ", "b"), ("markdown", "# a", "# ", "b"), ("text", "a", "\n ", "b"),
+    ("text", "a", "\t\n", "b"), ("ssml", "<speak>", "<p>.</p>", "</speak>"),
+    ("ssml", "<speak>", "<p>a</p>", "</speak>"), ("script", "A: a\n", "a\n", ""), ("script", "A: a\na", " ", ": b"),
+])  # fmt: skip
 def test_reading_is_linear(kind: str, head: str, piece: str, tail: str) -> None:
     def text(count: int) -> Question:
         return asked(head + piece * count + tail, kind, cast={"A": {}})

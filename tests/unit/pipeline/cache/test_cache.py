@@ -62,25 +62,14 @@ PROMPT = make_prompt(speaker=make_speaker(1, 16), eos_token=9)
 SAMPLING = SamplingParams()
 BESIDE: dict[str, Any] = {"fingerprint": "b", "tenant": "t", "generations": (0, 0), "kept": Kept.HIDDEN}
 OTHER_SAMPLING = {
-    "temperature": 0.31,
-    "top_p": 0.71,
-    "top_k": 21,
-    "repetition_penalty": 1.06,
-    "seed": 1,
-    "seed_mode": SeedMode.UPSTREAM,
-    "attempt": 1,
-    "min_steps": 2,
-}
+    "temperature": 0.31, "top_p": 0.71, "top_k": 21, "repetition_penalty": 1.06, "seed": 1,
+    "seed_mode": SeedMode.UPSTREAM, "attempt": 1, "min_steps": 2,
+}  # fmt: skip
 OTHER_PROMPT: dict[str, Any] = {
-    "ids": PROMPT.ids + 1,
-    "text_mask": ~PROMPT.text_mask,
-    "head": Head.TEXT,
-    "segment": replace(PROMPT.segment, index=1),
-    "max_steps": PROMPT.max_steps + 1,
-    "speaker": make_speaker(2, 16),
-    "speaker_position": 2,
-    "eos_token": None,
-}
+    "ids": PROMPT.ids + 1, "text_mask": ~PROMPT.text_mask, "head": Head.TEXT,
+    "segment": replace(PROMPT.segment, index=1), "max_steps": PROMPT.max_steps + 1, "speaker": make_speaker(2, 16),
+    "speaker_position": 2, "eos_token": None,
+}  # fmt: skip
 OTHER_BESIDE = {"fingerprint": "c", "tenant": "u", "generations": (0, 1), "kept": Kept.CODES}
 
 

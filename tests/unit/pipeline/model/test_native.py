@@ -417,16 +417,10 @@ def test_a_cache_it_does_not_know_is_refused(decoder, demo):
             decoder.cache(*tensors)
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"head_dim": 48}, "head size 48"),
-        ({"width": 96}, "width 96"),
-        ({"mlp_width": 100}, "MLP width 100"),
-        ({"heads": 3}, "3 heads of size"),
-        ({"head_dim": 64}, "heads of size 64 are not as wide as the model"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"head_dim": 48}, "head size 48"), ({"width": 96}, "width 96"), ({"mlp_width": 100}, "MLP width 100"),
+    ({"heads": 3}, "3 heads of size"), ({"head_dim": 64}, "heads of size 64 are not as wide as the model"),
+])  # fmt: skip
 def test_dimensions_it_does_not_take_are_refused(demo, changes, reason):
     with pytest.raises(NativeUnavailable, match=reason):
         NativeDecoder({}, replace(demo.gpt_spec, **changes), positions=4, rows=2, weights="float32", threads=1)

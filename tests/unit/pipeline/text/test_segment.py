@@ -157,20 +157,10 @@ def test_a_hundred_thousand_characters_are_cut_in_linear_time():
     assert len(pieces("x" * 100_000)) == 1 + -(-(100_000 - 20) // 40)
 
 
-@pytest.mark.parametrize(
-    ("text", "speed_token", "steps"),
-    [
-        ("Hello there.", 5, 10),
-        ("Hello there.", 0, 10),
-        ("Hello there.", 9, 5),
-        ("Hello [speed_9] there. [laugh]", 5, 5),
-        ("今天天气真不错，我们走。", 5, 30),
-        ("A", 5, 5),
-        ("Hi.", 9, 2),
-        ("好", 5, 5),
-        ("[laugh].", 5, 0),
-    ],
-)
+@pytest.mark.parametrize(("text", "speed_token", "steps"), [
+    ("Hello there.", 5, 10), ("Hello there.", 0, 10), ("Hello there.", 9, 5), ("Hello [speed_9] there. [laugh]", 5, 5),
+    ("今天天气真不错，我们走。", 5, 30), ("A", 5, 5), ("Hi.", 9, 2), ("好", 5, 5), ("[laugh].", 5, 0),
+])  # fmt: skip
 def test_fewer_steps_than_these_say_nothing(text, speed_token, steps):
     assert least_steps(text, speed_token) == steps
 
@@ -384,23 +374,13 @@ def test_a_rate_out_of_bounds_is_counted():
     assert dict(ssml('<prosody rate="8">x y</prosody>').warnings) == {"rate_bounded": 1}
 
 
-@pytest.mark.parametrize(
-    ("written", "kind", "language", "expected"),
-    [
-        ("110", "digits", "en", "1 1 0"),
-        ("ABC1", "characters", "en", "A B C 1"),
-        ("138-1234", "telephone", "zh", "1 3 8, 1 2 3 4"),
-        ("1999", "cardinal", "en", "1,999"),
-        ("3", "ordinal", "en", "3rd"),
-        ("12", "ordinal", "en", "12th"),
-        ("3", "ordinal", "zh", "第3"),
-        ("11/21/2026", "date:mdy", "en", "2026-11-21"),
-        ("21.11.2026", "date:dmy", "zh", "2026年11月21日"),
-        ("USD 5", "currency", "en", "$5"),
-        ("5 EUR", "currency", "en", "€5"),
-        ("words", "cardinal", "en", "words"),
-        ("words", "date:mdy", "en", "words"),
-    ],
-)
+@pytest.mark.parametrize(("written", "kind", "language", "expected"), [
+    ("110", "digits", "en", "1 1 0"), ("ABC1", "characters", "en", "A B C 1"),
+    ("138-1234", "telephone", "zh", "1 3 8, 1 2 3 4"), ("1999", "cardinal", "en", "1,999"),
+    ("3", "ordinal", "en", "3rd"), ("12", "ordinal", "en", "12th"), ("3", "ordinal", "zh", "第3"),
+    ("11/21/2026", "date:mdy", "en", "2026-11-21"), ("21.11.2026", "date:dmy", "zh", "2026年11月21日"),
+    ("USD 5", "currency", "en", "$5"), ("5 EUR", "currency", "en", "€5"), ("words", "cardinal", "en", "words"),
+    ("words", "date:mdy", "en", "words"),
+])  # fmt: skip
 def test_say_as(written, kind, language, expected):
     assert expand_say_as(written, kind, language) == expected

@@ -35,17 +35,10 @@ def test_plain_text_is_one_passage():
     assert only(" Hello\n  there. ").text == " Hello there. "
 
 
-@pytest.mark.parametrize(
-    ("element", "silence_ms"),
-    [
-        ('<break time="250ms"/>', 250),
-        ('<break time="1.5s"/>', 1500),
-        ('<break time="+2s"/>', 2000),
-        ("<break/>", 750),
-        ('<break strength="x-strong"/>', 1250),
-        ('<break time="100ms"/> <break time="200ms"/>', 300),
-    ],
-)
+@pytest.mark.parametrize(("element", "silence_ms"), [
+    ('<break time="250ms"/>', 250), ('<break time="1.5s"/>', 1500), ('<break time="+2s"/>', 2000), ("<break/>", 750),
+    ('<break strength="x-strong"/>', 1250), ('<break time="100ms"/> <break time="200ms"/>', 300),
+])  # fmt: skip
 def test_breaks_are_silence_before_what_follows(element, silence_ms):
     first, second = passages(f"one {element} two")
     assert (first.silence_ms, second.silence_ms) == (0, silence_ms)
@@ -59,21 +52,12 @@ def test_silence_at_the_end_and_at_the_beginning():
     assert passages('<break strength="none"/>') == ()
 
 
-@pytest.mark.parametrize(
-    ("attributes", "prosody"),
-    [
-        ('rate="slow"', Prosody(rate=0.75)),
-        ('rate="150%"', Prosody(rate=1.5)),
-        ('rate="+50%"', Prosody(rate=1.5)),
-        ('rate="-25%"', Prosody(rate=0.75)),
-        ('rate="0.5"', Prosody(rate=0.5)),
-        ('volume="soft"', Prosody(gain_db=-6.0)),
-        ('volume="+3dB"', Prosody(gain_db=3.0)),
-        ('volume="silent"', Prosody(gain_db=SILENT_DB)),
-        ('volume="0"', Prosody(gain_db=SILENT_DB)),
-        ('volume="100"', Prosody(gain_db=0.0)),
-    ],
-)
+@pytest.mark.parametrize(("attributes", "prosody"), [
+    ('rate="slow"', Prosody(rate=0.75)), ('rate="150%"', Prosody(rate=1.5)), ('rate="+50%"', Prosody(rate=1.5)),
+    ('rate="-25%"', Prosody(rate=0.75)), ('rate="0.5"', Prosody(rate=0.5)), ('volume="soft"', Prosody(gain_db=-6.0)),
+    ('volume="+3dB"', Prosody(gain_db=3.0)), ('volume="silent"', Prosody(gain_db=SILENT_DB)),
+    ('volume="0"', Prosody(gain_db=SILENT_DB)), ('volume="100"', Prosody(gain_db=0.0)),
+])  # fmt: skip
 def test_prosody(attributes, prosody):
     assert only(f"<prosody {attributes}>x</prosody>").prosody == prosody
 

@@ -83,24 +83,14 @@ def test_the_number_of_an_item_is_followed_by_a_pause_not_by_a_stop(sign, items)
     assert said("\n".join(lines)) == ". ".join(f"{name}, {item}" for name, item in zip(names, items, strict=False))
 
 
-@pytest.mark.parametrize(
-    ("written", "spoken"),
-    [
-        ("- [x] Buy milk\n- [ ] Call mom", "Buy milk. Call mom"),
-        ("- one\n  - two\n    - three", "one. two. three"),
-        ("Title\n=====\ntext", "Title. text"),
-        ("+----+----+\n| a | b |\n+----+----+", "a, b."),
-        ("Name | Age\n--- | ---\nTom | 25", "Name, Age. Tom, twenty five"),
-        ("=== RUN ===\nok", "RUN. ok"),
-        ("text[^1]\n\n[^1]: A note", "text. A note"),
-        ("$ npm install", "npm install"),
-        ("1.苹果\n2.梨", "一，苹果。二，梨"),
-        ("1.5 kg\n2.5 kg", "one point five kilograms. two point five kilograms"),
-        ("10.5%", "ten point five percent"),
-        ("#1 fan", "number one fan"),
-        ("-5 today", "minus five today"),
-    ],
-)
+@pytest.mark.parametrize(("written", "spoken"), [
+    ("- [x] Buy milk\n- [ ] Call mom", "Buy milk. Call mom"), ("- one\n  - two\n    - three", "one. two. three"),
+    ("Title\n=====\ntext", "Title. text"), ("+----+----+\n| a | b |\n+----+----+", "a, b."),
+    ("Name | Age\n--- | ---\nTom | 25", "Name, Age. Tom, twenty five"), ("=== RUN ===\nok", "RUN. ok"),
+    ("text[^1]\n\n[^1]: A note", "text. A note"), ("$ npm install", "npm install"),
+    ("1.苹果\n2.梨", "一，苹果。二，梨"), ("1.5 kg\n2.5 kg", "one point five kilograms. two point five kilograms"),
+    ("10.5%", "ten point five percent"), ("#1 fan", "number one fan"), ("-5 today", "minus five today"),
+])  # fmt: skip
 def test_lines(written, spoken):
     assert said(written) == spoken
 
@@ -220,29 +210,16 @@ def test_an_arrow_before_a_line_is_not_spoken(arrow, text):
     assert normalize(f"{arrow} {text}").text == normalize(text).text
 
 
-@pytest.mark.parametrize(
-    ("written", "spoken"),
-    [
-        ("5 → 8", "five to eight"),
-        ("x -> y", "x to y"),
-        ("北京→上海", "北京到上海"),
-        ("设置→通用→关于", "设置，通用，关于"),
-        ("File → Settings → Keymap", "File, Settings, Keymap"),
-        ("← Back", "Back"),
-        ("[32mPASS[0m all", "PASS all"),
-        (r"\033[31mred\033[0m", "red"),
-        ("[5m] apart", "five meters apart"),
-        ("use the --help flag", "use the dash dash help flag"),
-        ("run it with -v", "run it with dash v"),
-        ("well -- no", "well, no"),
-        (":rocket: Launch", "Launch"),
-        ("Settings > General > About", "Settings, General, About"),
-        ("a > b", "a is greater than b"),
-        ("run a && b || c", "run a and b or c"),
-        ("echo $HOME", "echo HOME"),
-        ("at 10:30:15 sharp", "at ten thirty and fifteen seconds sharp"),
-    ],
-)
+@pytest.mark.parametrize(("written", "spoken"), [
+    ("5 → 8", "five to eight"), ("x -> y", "x to y"), ("北京→上海", "北京到上海"),
+    ("设置→通用→关于", "设置，通用，关于"), ("File → Settings → Keymap", "File, Settings, Keymap"), ("← Back", "Back"),
+    ("[32mPASS[0m all", "PASS all"), (r"\033[31mred\033[0m", "red"), ("[5m] apart", "five meters apart"),
+    ("use the --help flag", "use the dash dash help flag"), ("run it with -v", "run it with dash v"),
+    ("well -- no", "well, no"), (":rocket: Launch", "Launch"),
+    ("Settings > General > About", "Settings, General, About"), ("a > b", "a is greater than b"),
+    ("run a && b || c", "run a and b or c"), ("echo $HOME", "echo HOME"),
+    ("at 10:30:15 sharp", "at ten thirty and fifteen seconds sharp"),
+])  # fmt: skip
 def test_signs_of_a_screen(written, spoken):
     assert normalize(written).text == spoken
 

@@ -174,18 +174,11 @@ def test_a_bomb_is_refused_without_inflating_it(decode):
     assert peak < 4 * 2**20
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (sample_string(CODES, (50, 4)), "codebooks"),
-        (sample_string(CODES, (4, 51)), "bytes"),
-        (sample_string(CODES, (4, 0)), "steps"),
-        (sample_string(CODES, (4, MAX_SAMPLE_STEPS + 1)), "steps"),
-        (sample_string(np.full((3, 4), 626)), "626"),
-        (pybase16384.encode_to_string(b"ab"), "sizes"),
-        ("", "characters"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    (sample_string(CODES, (50, 4)), "codebooks"), (sample_string(CODES, (4, 51)), "bytes"),
+    (sample_string(CODES, (4, 0)), "steps"), (sample_string(CODES, (4, MAX_SAMPLE_STEPS + 1)), "steps"),
+    (sample_string(np.full((3, 4), 626)), "626"), (pybase16384.encode_to_string(b"ab"), "sizes"), ("", "characters"),
+])  # fmt: skip
 def test_strings_that_are_no_sample_are_refused(text, why):
     with pytest.raises(ValueError, match=why):
         decode_sample(text)
