@@ -5,6 +5,7 @@ import errno
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +73,6 @@ async def test_equal_requests_at_once_are_one_job_one_charge_and_equal_answers(t
         await clients.create(0, "book", "Other words.")
 
 
-def full(*_: Any, **__: Any) -> Any:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
 def refuses(error: Exception) -> Callable[..., Any]:
     def refuse(*_: Any, **__: Any) -> Any:
         raise error
@@ -87,15 +84,16 @@ def refuses(error: Exception) -> Callable[..., Any]:
 async def test_what_is_refused_leaves_nothing_and_costs_nothing(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch):
     clients = Clients(tmp_path, quota=len(TEXT) if step != "charge" else 5)
     records = clients.desks[0].records
+    broken = {
+        "claim": (records, "create", StoreFull("full")),
+        "disk": (Shelf, "keep_script", OSError(errno.ENOSPC, "No space left on device")),
+        "quota of the disk": (Shelf, "keep_script", OSError(errno.EDQUOT, "Disk quota exceeded")),
+        "queued": (records, "change", StoreUnavailable("away")),
+    }
     with monkeypatch.context() as patched:
-        if step == "claim":
-            patched.setattr(records, "create", refuses(StoreFull("full")))
-        elif step == "disk":
-            patched.setattr(Shelf, "keep_script", full)
-        elif step == "quota of the disk":
-            patched.setattr(Shelf, "keep_script", refuses(OSError(errno.EDQUOT, "Disk quota exceeded")))
-        elif step == "queued":
-            patched.setattr(records, "change", refuses(StoreUnavailable("away")))
+        if step in broken:
+            place, name, error = broken[step]
+            patched.setattr(place, name, refuses(error))
         for key in (None, "once", None):
             with pytest.raises((SynthesisError, ApiError)) as refusal:
                 await clients.create(key=key)
@@ -132,24 +130,45 @@ async def test_texts_that_wait_to_be_planned_are_bounded(tmp_path: Path, monkeyp
     assert await planned(7) == "7"
 
 
-@pytest.mark.parametrize("lost", ["claim", "queued", "both"])
-async def test_a_write_whose_answer_is_lost_is_looked_up_before_anybody_hears_503(tmp_path: Path, lost: str):
+@pytest.mark.parametrize(
+    ("way", "lost"),
+    [
+        *(("create", lost) for lost in ({0}, {1}, {0, 1})),
+        *((way, {0}) for way in ("pause", "cancel", "resume", "again", "delete")),
+    ],
+)
+async def test_a_write_whose_answer_is_lost_is_looked_up_before_anybody_hears_503(tmp_path: Path, way: str, lost: set[int]):
     clients = Clients(tmp_path)
-    store = clients.desks[0].records._store
-    put, calls = store.put, []
+    own, store = clients.jobs_of(0), clients.desks[0].records._store
+    job = None if way == "create" else await clients.create()
+    if way == "resume":
+        await own.cancel(job.id)
+    before = await clients.charged()
 
-    def losing(*args: Any, **names: Any) -> int:
-        version = put(*args, **names)
-        calls.append(names["replaces"])
-        if calls.count(names["replaces"]) == 1 and (lost == "both" or (lost == "claim") == (names["replaces"] == 0)):
-            raise StoreUnavailable("no answer", outcome_unknown=True)
-        return version
+    def losing(call: Callable[..., Any]) -> Callable[..., Any]:
+        numbers = count()
 
-    store.put = losing  # type: ignore[method-assign]
-    job = await clients.create()
-    assert list(clients.jobs()) == [job.id]
-    assert clients.jobs()[job.id].record.status is JobStatus.QUEUED
-    assert await clients.charged() == job.record.characters
+        def lose(*args: Any, **names: Any) -> Any:
+            answer = call(*args, **names)
+            if next(numbers) in lost:
+                raise StoreUnavailable("no answer", outcome_unknown=True)
+            return answer
+
+        return lose
+
+    store.put, store.delete = losing(store.put), losing(store.delete)  # type: ignore[method-assign]
+    if job is None:
+        job = await clients.create()
+    elif way == "again":
+        job = await clients.speak_again(job)
+    else:
+        await getattr(own, way)(job.id)
+    jobs = clients.jobs()
+    status = {"pause": "paused", "cancel": "cancelled"}.get(way, "queued")
+    assert {job_id: entry.record.status for job_id, entry in jobs.items()} == ({} if way == "delete" else {job.id: status})
+    assert way == "delete" or jobs[job.id].record.script == job.record.script
+    charge = {"create": job.record.characters, "again": len("The first words.")}
+    assert await clients.charged() - before == charge.get(way, 0)
 
 
 async def test_a_store_that_stays_silent_is_a_503_and_the_job_is_settled_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -347,39 +366,6 @@ async def test_a_slow_removal_takes_nothing_of_what_began_anew(tmp_path: Path, m
     await clients.jobs_of(0).delete(job.id)
     assert clients.jobs()[job.id].record == begun[0].record
     assert there.has_files(begun[0])
-
-
-@pytest.mark.parametrize("way", ["pause", "cancel", "resume", "again", "delete"])
-async def test_every_change_survives_a_lost_answer(tmp_path: Path, way: str):
-    clients = Clients(tmp_path)
-    job, desk = await clients.create(), clients.desks[0]
-    if way == "resume":
-        await clients.jobs_of(0).cancel(job.id)
-    before = await clients.charged()
-    store, lost = desk.records._store, []
-    put, delete = store.put, store.delete
-
-    def losing(call: Callable[..., Any]) -> Callable[..., Any]:
-        def lose(*args: Any, **names: Any) -> Any:
-            answer = call(*args, **names)
-            if call not in lost:
-                lost.append(call)
-                raise StoreUnavailable("no answer", outcome_unknown=True)
-            return answer
-
-        return lose
-
-    store.put, store.delete = losing(put), losing(delete)  # type: ignore[method-assign]
-    if way == "again":
-        changed = await clients.speak_again(job)
-        assert clients.jobs()[job.id].record.script == changed.record.script
-    elif way == "delete":
-        await clients.jobs_of(0).delete(job.id)
-    else:
-        await getattr(clients.jobs_of(0), way)(job.id)
-    statuses = [found.record.status.value for found in clients.jobs().values()]
-    assert statuses == {"pause": ["paused"], "cancel": ["cancelled"], "delete": []}.get(way, ["queued"])
-    assert await clients.charged() - before == (len("The first words.") if way == "again" else 0)
 
 
 async def test_a_plan_leaves_the_threads_of_the_loop_to_others(tmp_path: Path):
