@@ -150,14 +150,14 @@ class KeyRing:
         if not self.is_empty:
             self._remember()
         self._known = True
-        for key_id, told in list(self._watchers.values()):
+        for key_id, notify in list(self._watchers.values()):
             if self._mirror.get(key_id) is None:
-                told()
+                notify()
 
-    def watch(self, key_id: str, told: Callable[[], object]) -> Callable[[], object]:
+    def watch(self, key_id: str, notify: Callable[[], object]) -> Callable[[], object]:
         """Calls a function at each refresh behind which the key is none, in the thread of that. Returns what ends it."""
         watcher = object()
-        self._watchers[watcher] = (key_id, told)
+        self._watchers[watcher] = (key_id, notify)
         return lambda: self._watchers.pop(watcher, None)
 
     @property

@@ -258,7 +258,7 @@ class Authenticator:
             key.record.quota,
             self._quotas,
             partial(self._is_revoked, key),
-            watch=partial(self._ring.watch, key.id) if self._ring is not None else lambda told: lambda: None,
+            watch=partial(self._ring.watch, key.id) if self._ring is not None else lambda notify: lambda: None,
             is_operator=Scope.ADMIN in key.record.scopes,
             mean_stream_s=self._mean_stream_s,
         )
@@ -283,9 +283,9 @@ def check_scope(key: Key, scopes: frozenset[Scope]) -> None:
         ApiError: 403
     """
     if not scopes & set(key.record.scopes):
-        wanted = " or ".join(sorted(scopes))
+        required = " or ".join(sorted(scopes))
         raise ApiError(
-            f"key {key.id} lacks the scope {wanted}; it has {', '.join(key.record.scopes)}",
+            f"key {key.id} lacks the scope {required}; it has {', '.join(key.record.scopes)}",
             ErrorSpec(403, "permission_error", "scope_missing", False),
         )
 

@@ -50,7 +50,7 @@ class Caller:
     quotas: Quotas = field(default_factory=LocalQuotas)
     is_revoked: Callable[[], bool] = field(default=lambda: False)
     """whether its key has been revoked since it was checked, as it can be while a socket is open"""
-    watch: Callable[[Callable[[], object]], Release] = field(default=lambda told: lambda: None)
+    watch: Callable[[Callable[[], object]], Release] = field(default=lambda notify: lambda: None)
     """has a function called, in any thread, when the key is revoked; returns what ends that"""
     is_operator: bool = False
     """whether it may change what belongs to others: by the scope admin, or on a machine whose service has no keys"""
@@ -234,7 +234,7 @@ OPERATOR_WITHOUT_KEYS = Caller(is_operator=True)
 class PendingCharge:
     """Characters and audio of work that is not done yet: kept once it is, else given back."""
 
-    _asked: ClassVar[set[asyncio.Task[None]]] = set()
+    _questions: ClassVar[set[asyncio.Task[None]]] = set()
     """questions whose answers may come after their request was cancelled"""
 
     def __init__(self, caller: Caller, token: str = "") -> None:
@@ -254,8 +254,8 @@ class PendingCharge:
         if self._caller.quota is None:
             return
         question = asyncio.create_task(self._ask(characters, audio_s))
-        self._asked.add(question)
-        question.add_done_callback(self._asked.discard)
+        self._questions.add(question)
+        question.add_done_callback(self._questions.discard)
         try:
             await asyncio.shield(question)
         except asyncio.CancelledError:

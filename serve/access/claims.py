@@ -134,13 +134,13 @@ class StoreClaims:
         """Returns the version and the places of a name's record; in one of another release none is taken."""
         version, record = self._store.get(NAMESPACE, self._key(name)) or (0, b"[]")
         try:
-            claims = [(str(each), float(until), bytes.fromhex(content)) for each, until, content in json.loads(record)]
+            claims = [(str(claim), float(until), bytes.fromhex(content)) for claim, until, content in json.loads(record)]
         except (ValueError, TypeError):
             claims = []
         return version, Places(PLACES, claims)
 
     def _write(self, name: str, places: Places, replaces: int) -> None:
-        claims = [(each, round(until, 3), content.hex()) for each, until, content in places.claims()]
+        claims = [(claim, round(until, 3), content.hex()) for claim, until, content in places.claims()]
         self._store.put(NAMESPACE, self._key(name), json.dumps(claims).encode(), replaces=replaces, keeps=1)
 
     def _key(self, name: str) -> str:

@@ -68,7 +68,7 @@ class Idempotency:
 
     async def is_charged(self, tenant: str, key: str, raw: bytes) -> bool:
         """True if the request was charged for. Between its claim and its charge there is a moment at which it was not."""
-        return _body(tenant, key, raw) in {each[:DIGEST_BYTES] for each in await self._read(_name(tenant, key, "charged"))}
+        return _body(tenant, key, raw) in {entry[:DIGEST_BYTES] for entry in await self._read(_name(tenant, key, "charged"))}
 
     async def note_charge(self, tenant: str, key: str, raw: bytes) -> bool:
         """Remembers that the request was charged for. Returns True if it had been before, so that it is now charged twice.
@@ -102,7 +102,7 @@ class Idempotency:
     async def claim_continuation(self, tenant: str, token: str) -> bool:
         """Claims the one continuation that a resume token is worth. Returns False if it was claimed before."""
         claim = secrets.token_bytes(DIGEST_BYTES)
-        return all(kept == claim for kept in await self._claimed(_name(tenant, token, "continued"), claim))
+        return all(entry == claim for entry in await self._claimed(_name(tenant, token, "continued"), claim))
 
     async def release_continuation(self, tenant: str, token: str) -> None:
         """Gives a continuation back that was not spoken."""
@@ -115,17 +115,17 @@ class Idempotency:
             origin: the same for replies of the same bytes.
         """
         name, content = _name(tenant, key, "token"), f"{origin} {token}".encode()
-        kept = await self._claimed(name, content)
-        if any(each.partition(b" ")[0] != origin.encode() for each in kept):
+        entries = await self._claimed(name, content)
+        if any(entry.partition(b" ")[0] != origin.encode() for entry in entries):
             await self._release(name)
             await self._claimed(name, AMBIGUOUS)
 
     async def token(self, tenant: str, key: str) -> str | None:
         """Returns the resume token of a key's reply; None: it is not known, or not certain."""
-        found = await self._read(_name(tenant, key, "token"))
-        if not found or AMBIGUOUS in found:
+        entries = await self._read(_name(tenant, key, "token"))
+        if not entries or AMBIGUOUS in entries:
             return None
-        return found.pop().partition(b" ")[2].decode()
+        return entries.pop().partition(b" ")[2].decode()
 
     async def _is_overtaken(self, name: str, body: bytes) -> bool:
         """Claims the charge of a body. Returns True if another request has it; this process then keeps no claim of its own."""
@@ -141,26 +141,26 @@ class Idempotency:
         Raises:
             ApiError: 409, it was claimed for another body.
         """
-        kept = await self._claimed(name, claim)
-        if any(each[:DIGEST_BYTES] != claim[:DIGEST_BYTES] for each in kept):
+        entries = await self._claimed(name, claim)
+        if any(entry[:DIGEST_BYTES] != claim[:DIGEST_BYTES] for entry in entries):
             raise ApiError(
                 f"this {HEADER} was sent with another body; a new request takes a new key",
                 ErrorSpec(409, "conflict_error", "idempotency_mismatch", False),
             )
-        return any(each != claim for each in kept)
+        return any(entry != claim for entry in entries)
 
     async def _read(self, name: str) -> set[bytes]:
         """Returns what a name stands for, in this process and in the shared store; empty: nothing that is known."""
         own = self._own.get(name, self._clock())
         shared = None if self._shared is None else await self._shared.claimed(name)
-        return {each for each in (own, shared) if each}
+        return {entry for entry in (own, shared) if entry}
 
     async def _claimed(self, name: str, content: bytes) -> list[bytes]:
         """Returns what a name stands for, in this process and in the shared store, which may be away."""
-        kept = [self._claim(name, content)]
+        entries = [self._claim(name, content)]
         if self._shared is not None:
-            kept.append(await self._shared.claim(name, content, self._ttl_s) or content)
-        return kept
+            entries.append(await self._shared.claim(name, content, self._ttl_s) or content)
+        return entries
 
     async def _release(self, name: str) -> None:
         self._own.remove(name)
@@ -175,15 +175,15 @@ class Idempotency:
         return claim if known is None else known
 
 
-def checked_key(given: str | None) -> str | None:
+def checked_key(key: str | None) -> str | None:
     """Returns the value of the header.
 
     Raises:
         ApiError: 400
     """
-    if given is not None and not KEY.fullmatch(given):
+    if key is not None and not KEY.fullmatch(key):
         raise bad_request("invalid_idempotency_key", f"{HEADER} is 1 to 255 visible ASCII characters")
-    return given
+    return key
 
 
 def seed_of(tenant: str, key: str) -> int:
@@ -191,8 +191,8 @@ def seed_of(tenant: str, key: str) -> int:
     return int.from_bytes(_digest("seed", tenant, key)[:4], "big")
 
 
-def _name(tenant: str, key: str, what: str = "key") -> str:
-    return f"{tenant}:{_digest(what, tenant, key).hex()[:NAME_LETTERS]}"
+def _name(tenant: str, key: str, kind: str = "key") -> str:
+    return f"{tenant}:{_digest(kind, tenant, key).hex()[:NAME_LETTERS]}"
 
 
 def _body(tenant: str, key: str, raw: bytes) -> bytes:

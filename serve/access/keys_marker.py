@@ -118,9 +118,9 @@ def revoked_of(store: Store, home: Path) -> RevokedKeys:
     return RevokedKeys(_beside(store, home, "revoked-of"))
 
 
-def _beside(store: Store, home: Path, what: str) -> Path:
+def _beside(store: Store, home: Path, prefix: str) -> Path:
     """Returns a path beside the store's file, not matched by `store.sqlite*`, so that no backup has it; for Redis in `home`."""
     if "://" in store.place:
-        return home / f"{what}-{hashlib.sha256(store.place.encode()).hexdigest()[:16]}"
+        return home / f"{prefix}-{hashlib.sha256(store.place.encode()).hexdigest()[:16]}"
     path = Path(store.place)
-    return path.with_name(f"{what}-{path.name}")
+    return path.with_name(f"{prefix}-{path.name}")

@@ -50,8 +50,8 @@ class RedisQuotas:
         self._lease_s = lease_s
         self._permits: dict[str, set[str]] = {}
         self._known: dict[str, Known] = {}
-        self._untold: dict[str, Report] = {}  # grows until it is sent
-        self._sent: dict[str, Report] = {}  # without an answer so far
+        self._unsent: dict[str, Report] = {}  # grows until it is sent
+        self._unanswered: dict[str, Report] = {}  # without an answer so far
         self._born: object = None
         self._leaving: set[asyncio.Task[Any]] = set()
 
@@ -109,7 +109,7 @@ class RedisQuotas:
         if quota.audio_s_a_minute is None:
             return QuotaDecision()
         known, moves_s = self._of(key), audio_s * MINUTE_S / quota.audio_s_a_minute
-        untold_s = sum(report.audio_s for report in (self._untold.get(key), self._sent.get(key)) if report is not None)
+        untold_s = sum(report.audio_s for report in (self._unsent.get(key), self._unanswered.get(key)) if report is not None)
         values: list[Any] = [known.audio_ahead_s, untold_s, _reserved(reservation, moves_s), moves_s + MINUTE_S]
         answer = await self._ask(lambda: self._reserve(_names(key), values))
         if answer is None:
@@ -140,7 +140,7 @@ class RedisQuotas:
         """Takes a charge back, unless its day is over: at once, or when Redis is back."""
         if quota.characters_a_day is not None:
             self._local.refund_characters(key, quota, charge)
-            report = self._untold.setdefault(key, Report())
+            report = self._unsent.setdefault(key, Report())
             if charge.token:
                 report.take_back(charge.token, charge.day, charge.characters)
             else:
@@ -164,7 +164,7 @@ class RedisQuotas:
         """Counts generated audio; reported to Redis by the next round of follow()."""
         self._local.record_audio(key, quota, audio_s)
         if quota.audio_s_a_minute is not None:
-            self._untold.setdefault(key, Report()).audio_s += audio_s * MINUTE_S / quota.audio_s_a_minute
+            self._unsent.setdefault(key, Report()).audio_s += audio_s * MINUTE_S / quota.audio_s_a_minute
 
     def release(self, key: str, permit: str) -> None:
         """Gives a permit back; does nothing if it is not held."""
@@ -201,7 +201,7 @@ class RedisQuotas:
         has_lost_all, self._born = self._born not in (None, born), born
         if has_lost_all:
             LOG.error("keys: Redis has lost the counts of quotas; it is told what this replica knows of them")
-        for key in {*self._permits, *self._untold, *self._sent, *(self._known if has_lost_all else ())}:
+        for key in {*self._permits, *self._unsent, *self._unanswered, *(self._known if has_lost_all else ())}:
             if not await self._tell_of(key):
                 return
 
@@ -221,16 +221,16 @@ class RedisQuotas:
 
     async def _tell_of(self, key: str) -> bool:
         """Tells Redis what it does not know of a key, and renews its permits. Returns False if there is no answer."""
-        unanswered = self._sent.get(key)
+        unanswered = self._unanswered.get(key)
         if unanswered is not None and not await self._send(key, unanswered):
             return False
-        if key in self._sent or (unanswered is not None and key not in self._untold):
+        if key in self._unanswered or (unanswered is not None and key not in self._unsent):
             return True  # another call is telling the rest, or there is none
-        return await self._send(key, self._untold.pop(key, Report()))
+        return await self._send(key, self._unsent.pop(key, Report()))
 
     async def _send(self, key: str, report: Report) -> bool:
         if not report.is_empty:
-            self._sent[key] = report
+            self._unanswered[key] = report
         known = self._of(key)
         values = [*known.sums, self._lease_s, report.token, report.audio_s, known.audio_ahead_s, *report.values]
         answer = await self._ask(partial(self._report, _names(key), [*values, *self._permits.get(key, ())]))
@@ -238,8 +238,8 @@ class RedisQuotas:
             return False
         known.learn_audio(float(answer[0]))
         known.learn(*answer[1:])
-        if self._sent.get(key) is report:
-            del self._sent[key]
+        if self._unanswered.get(key) is report:
+            del self._unanswered[key]
         return True
 
     async def _charge_alone(self, key: str, quota: Quota, characters: int, token: str) -> QuotaDecision:
@@ -256,12 +256,12 @@ class RedisQuotas:
         if token:
             self._settle(key, token, day, characters, refund=characters if decision.refusal else 0)
         elif not decision.refusal:
-            self._untold.setdefault(key, Report()).add(day, characters)
+            self._unsent.setdefault(key, Report()).add(day, characters)
         return decision
 
     def _settle(self, key: str, token: str, day: int, characters: int, *, refund: int) -> None:
         """Makes sure that a charge without an answer counts once, and gives back what is not wanted of it."""
-        report = self._untold.setdefault(key, Report())
+        report = self._unsent.setdefault(key, Report())
         report.charges[token, day] = characters
         if refund:
             report.take_back(token, day, refund)
@@ -271,7 +271,7 @@ class RedisQuotas:
         known, now = self._of(key), today()
         untold = sum(
             characters
-            for report in (self._untold.get(key), self._sent.get(key))
+            for report in (self._unsent.get(key), self._unanswered.get(key))
             if report is not None
             for (_, day), characters in report.charges.items()
             if day == now

@@ -85,12 +85,12 @@ class SharedSecret:
         Raises:
             StoreUnavailable, StoreFull: the secret stays what it was.
         """
-        while (found := self._store.get(NAMESPACE, NAME)) is None:
+        while (entry := self._store.get(NAMESPACE, NAME)) is None:
             try:
                 self._store.put(NAMESPACE, NAME, self.value or secrets.token_bytes(SECRET_BYTES), replaces=0, keeps=1)
             except Conflict:
                 continue  # another replica made it
-        self.value = found[1]
+        self.value = entry[1]
 
 
 class ResumeTokens:
@@ -175,7 +175,7 @@ def _origin_of(fields: dict[str, Any]) -> Origin:
     """
     origin = Origin(**{**fields, "degraded": tuple(fields["degraded"])})
     texts = {"model", "body", "resolved", "build", "engine"}
-    if type(origin.seed) is not int or not all(isinstance(each, str) for each in (*origin.degraded, *map(fields.get, texts))):
+    if type(origin.seed) is not int or not all(isinstance(value, str) for value in (*origin.degraded, *map(fields.get, texts))):
         raise TypeError("a field has another type")
     return origin
 

@@ -65,8 +65,8 @@ def _suggestions(command: Command) -> list[str]:
     return [*command.verbs, *((*sorted(SHIPPED), *here) if command.takes_config else ())]
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         metadata = importlib.import_module("importlib.metadata")  # takes a third of the time of `--help`
         typer.echo(f"{PACKAGE} {metadata.version(PACKAGE)}")
         raise typer.Exit

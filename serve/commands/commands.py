@@ -99,6 +99,6 @@ def run(command: Command, arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except OSError as error:
-        what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
-        print(f"chattts-serve {command.name}: {what}", file=sys.stderr)
+        reason = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
+        print(f"chattts-serve {command.name}: {reason}", file=sys.stderr)
         return FAILED

@@ -104,21 +104,21 @@ def examine(path: Path) -> Iterator[Finding]:
 
 def python() -> Finding:
     """Checks the version of Python."""
-    found = platform.python_version()
+    release = platform.python_version()
     if (3, 11) <= sys.version_info[:2] < (3, 14):
-        return Finding("python", Status.FINE, found)
-    return Finding("python", Status.FAIL, found, "use Python 3.11, 3.12 or 3.13")
+        return Finding("python", Status.FINE, release)
+    return Finding("python", Status.FAIL, release, "use Python 3.11, 3.12 or 3.13")
 
 
 def packages() -> Finding:
     """Compares the installed packages with pyproject.toml."""
     try:
         declared = map(Requirement, requires(PACKAGE) or [])
-        wanted = [one for one in declared if one.marker is None or one.marker.evaluate({"extra": ""})]
+        required = [entry for entry in declared if entry.marker is None or entry.marker.evaluate({"extra": ""})]
     except PackageNotFoundError:
         return Finding("packages", Status.FAIL, f"{PACKAGE} itself is not installed", "pip install -e .")
     wrong = []
-    for requirement in wanted:
+    for requirement in required:
         try:
             installed = version(requirement.name)
         except PackageNotFoundError:
@@ -128,7 +128,7 @@ def packages() -> Finding:
             wrong.append(f"{requirement.name} {installed} is not {requirement.specifier}")
     if wrong:
         return Finding("packages", Status.FAIL, "; ".join(wrong), "pip install -e . in the environment the service runs in")
-    return Finding("packages", Status.FINE, f"{len(wanted)} as in pyproject.toml, {torch_here()}")
+    return Finding("packages", Status.FINE, f"{len(required)} as in pyproject.toml, {torch_here()}")
 
 
 def torch_here() -> str:
@@ -247,8 +247,8 @@ def ports(checked: ConfigFile) -> Iterator[Finding]:
                 "port", Status.WARN, f"{number} ({whose}) is taken", "start with --plain, or stop the other Ray Serve"
             )
     if not is_free("127.0.0.1", DASHBOARD_PORT):
-        found = f"{DASHBOARD_PORT} (Ray's dashboard) is taken: another Ray cluster runs here"
-        yield Finding("port", Status.FINE, f"{found}; `chattts-serve start` starts its own beside it, on the next free port")
+        text = f"{DASHBOARD_PORT} (Ray's dashboard) is taken: another Ray cluster runs here"
+        yield Finding("port", Status.FINE, f"{text}; `chattts-serve start` starts its own beside it, on the next free port")
 
 
 def disk(home: Path) -> Finding:
@@ -269,12 +269,12 @@ def shared_memory() -> Finding:
         usage = shutil.disk_usage("/dev/shm")
     except OSError:
         return Finding(check, Status.WARN, "unknown: there is no /dev/shm", "Ray falls back to the disk")
-    found = f"/dev/shm has {usage.free // MIB} of {usage.total // MIB} MiB free"
+    text = f"/dev/shm has {usage.free // MIB} of {usage.total // MIB} MiB free"
     if usage.free < MIB:
-        return Finding(check, Status.FAIL, f"{found}: HAProxy and Ray's processes would crash", advice)
+        return Finding(check, Status.FAIL, f"{text}: HAProxy and Ray's processes would crash", advice)
     if usage.free < LEAST_SHARED_MEMORY:
-        return Finding(check, Status.WARN, f"{found}: Ray's object store goes to the disk", advice)
-    return Finding(check, Status.FINE, found)
+        return Finding(check, Status.WARN, f"{text}: Ray's object store goes to the disk", advice)
+    return Finding(check, Status.FINE, text)
 
 
 def descriptors() -> Finding:
@@ -299,7 +299,7 @@ def show(findings: list[Finding]) -> None:
     console = Console(soft_wrap=True, highlight=False)
     for finding in sorted(findings, key=lambda finding: list(Status).index(finding.status)):
         advice = f"\n      {finding.advice}" if finding.advice else ""
-        console.print(f"{SIGNS[finding.status]}  {escape(f'{finding.check}: {finding.found}{advice}')}")
+        console.print(f"{SIGNS[finding.status]}  {escape(f'{finding.check}: {finding.result}{advice}')}")
 
 
 if __name__ == "__main__":

@@ -82,8 +82,8 @@ def triton_problem() -> tuple[str, str] | None:
     try:
         load_a_library(compiler, folder)
     except (OSError, subprocess.CalledProcessError) as error:
-        what = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
-        return f"{folder}, where Triton keeps kernels, takes no library: {what}", (
+        reason = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
+        return f"{folder}, where Triton keeps kernels, takes no library: {reason}", (
             "set CHATTTS_HOME or TRITON_CACHE_DIR to a folder that can be written and is not mounted noexec"
         )
     return None

@@ -51,11 +51,11 @@ def redis_servers(app: AppConfig) -> Iterator[Finding]:
 def redis_urls(app: AppConfig) -> dict[str, list[str]]:
     """Returns each Redis URL with the configuration keys that name it."""
     named = {"voices.store": app.voices.store, "keys.store": app.keys.store, CACHE: app.cache.redis}
-    found: dict[str, list[str]] = {}
+    urls: dict[str, list[str]] = {}
     for key, url in named.items():
         if url is not None and url.partition("://")[0] in SCHEMES:
-            found.setdefault(url, []).append(key)
-    return found
+            urls.setdefault(url, []).append(key)
+    return urls
 
 
 def _problems(place: str, keys: list[str], facts: dict[str, Any]) -> Iterator[Finding]:
@@ -63,8 +63,8 @@ def _problems(place: str, keys: list[str], facts: dict[str, Any]) -> Iterator[Fi
     is_store, policy = keys != [CACHE], _policy(facts)
     release = tuple(int(part) for part in str(facts["redis_version"]).split(".")[:2])
 
-    def finding(status: Status, found: str, advice: str) -> Finding:
-        return Finding("redis", status, f"{place} {found}", advice)
+    def finding(status: Status, problem: str, advice: str) -> Finding:
+        return Finding("redis", status, f"{place} {problem}", advice)
 
     if release < OLDEST:
         yield finding(
@@ -113,12 +113,12 @@ def _use_store(url: str) -> None:
         store.probe()
         position = store.changes(NAMESPACE).position
         store.put(NAMESPACE, key, b"looked", replaces=0, keeps=1)
-        found, seen = store.get(NAMESPACE, key), store.changes(NAMESPACE, position)
+        stored, changes = store.get(NAMESPACE, key), store.changes(NAMESPACE, position)
         store.delete(NAMESPACE, key)
     finally:
         store.close()
-    assert found == (1, b"looked"), "what was written is not what is read"
-    assert [entry.key for entry in seen.entries] == [key], "what was written is not among the changes"
+    assert stored == (1, b"looked"), "what was written is not what is read"
+    assert [entry.key for entry in changes.entries] == [key], "what was written is not among the changes"
 
 
 async def _use_quotas(url: str) -> None:

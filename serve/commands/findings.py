@@ -24,6 +24,6 @@ class Finding:
 
     check: str
     status: Status
-    found: str
+    result: str
     advice: str = ""
     """what to do; empty if there is nothing to do"""

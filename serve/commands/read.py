@@ -151,8 +151,8 @@ def script_of_file(args: argparse.Namespace, fields: dict[str, Any]) -> tuple[Sc
     """
     kind = kind_of(args)
     if kind == "script":
-        said = read_script(args.book.read_text(encoding="utf-8-sig"), args.cast)
-        turns = (PartsOfTurn(one.text, {"voice": args.cast[one.speaker]}, one.speaker) for one in said)
+        lines = read_script(args.book.read_text(encoding="utf-8-sig"), args.cast)
+        turns = (PartsOfTurn(line.text, {"voice": args.cast[line.speaker]}, line.speaker) for line in lines)
         script = Script(tuple(dialogue_parts(turns)), speech=fields)
     elif kind == "ssml":
         parts = ssml_parts(args.book.read_text(encoding="utf-8-sig"), Pauses())

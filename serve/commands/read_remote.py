@@ -39,25 +39,25 @@ def read(args: argparse.Namespace, input_type: str, advance: Callable[[int, int]
     """
     service = _Service(args.url, args.key)
     content = args.book.read_bytes()
-    given = {name: value for name in FIELDS if (value := getattr(args, name)) is not None}
+    options = {name: value for name in FIELDS if (value := getattr(args, name)) is not None}
     kind = {"response_format": args.output.suffix.removeprefix("."), "input_type": input_type}
-    fields = json.dumps({**given, **kind, **({"cast": args.cast} if args.cast else {})})
+    fields = json.dumps({**options, **kind, **({"cast": args.cast} if args.cast else {})})
     key = hashlib.sha256(fields.encode() + content).hexdigest()
     form: dict[str, Any] = {"files": {"file": (args.book.name, content)}, "data": {"job": fields}}
     job = service.call("POST", "/v1/audio/jobs", headers={"Idempotency-Key": key}, **form).json()
-    one = f"/v1/audio/jobs/{job['id']}"
+    job_path = f"/v1/audio/jobs/{job['id']}"
     if job["status"] in ("paused", "failed", "cancelled"):
-        service.call("POST", f"{one}/resume")
-    while (job := service.call("GET", one).json())["status"] in ("queued", "running"):
+        service.call("POST", f"{job_path}/resume")
+    while (job := service.call("GET", job_path).json())["status"] in ("queued", "running"):
         advance(job["progress"]["done"], job["parts"])
         time.sleep(LOOK_S)
     if job["status"] != "succeeded":
         raise Refused(f"the job is {job['status']}: {(job['error'] or {}).get('message', 'by somebody else')}")
     advance(job["parts"], job["parts"])
     draft = args.output.with_name(f".{args.output.name}.part")
-    service.fetch(f"{one}/audio", draft)
+    service.fetch(f"{job_path}/audio", draft)
     draft.replace(args.output)
-    service.call("DELETE", one)
+    service.call("DELETE", job_path)
     return float(job["progress"]["playable_s"])
 
 

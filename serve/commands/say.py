@@ -155,7 +155,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--loudness", type=float, help="bring the voice to this loudness [LUFS]")
     parser.add_argument("--fade", type=float, default=0.0, help="fade in at the beginning and out at the end [ms]")
     waits = "what the first audio waits for: all it depends on, or less (default: %(default)s)"
-    parser.add_argument("--latency", choices=[one.value for one in Latency], default="exact", help=waits)
+    parser.add_argument("--latency", choices=[latency.value for latency in Latency], default="exact", help=waits)
     parser.add_argument(
         "--device", choices=("cpu", "cuda", "auto"), default="cpu", help="where the model runs (default: %(default)s)"
     )

@@ -94,8 +94,8 @@ class ConfigFile:
     def deployment(self, name: str) -> dict[str, Any]:
         """Returns Serve's options of one deployment; empty if the file has none."""
         (application,) = self.document["applications"]
-        found: dict[str, Any] = next((d for d in application.get("deployments", []) if d["name"] == name), {})
-        return found
+        options: dict[str, Any] = next((d for d in application.get("deployments", []) if d["name"] == name), {})
+        return options
 
 
 def check_file(path: Path) -> ConfigFile:
@@ -187,7 +187,11 @@ def _wrong_values(document: dict[str, Any]) -> Iterator[str]:
     names = []
     app = read_app_config(application.get("args", {}))
     known = deployments_of(app.versions)
-    beside = {one.acoustic.replace("AcousticModel", "Vocoder"): one.acoustic for one in app.versions if one.decodes_itself}
+    beside = {
+        version.acoustic.replace("AcousticModel", "Vocoder"): version.acoustic
+        for version in app.versions
+        if version.decodes_itself
+    }
     for index, deployment in enumerate(application.get("deployments") or []):
         at = ("applications", 0, "deployments", index)
         name = deployment.get("name")
@@ -219,7 +223,9 @@ def _wrong_policy(deployment: Mapping[str, Any], at: Loc) -> Iterator[str]:
 
 def _wrong_routes(user_config: Any, app: AppConfig, at: str) -> Iterator[str]:
     mistakes = list(_invalid(RoutesConfig, user_config or {}, at))
-    yield from mistakes or (f"{at}.{one}" for one in wrong_routes(RoutesConfig.model_validate(user_config or {}), app.versions))
+    yield from mistakes or (
+        f"{at}.{mistake}" for mistake in wrong_routes(RoutesConfig.model_validate(user_config or {}), app.versions)
+    )
 
 
 def _invalid(model: type[BaseModel], value: Any, at: str) -> Iterator[str]:

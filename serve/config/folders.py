@@ -39,15 +39,15 @@ def traces_folder(config: TracingConfig, home: Path | None = None) -> Path:
 
 def written_folders(config: AppConfig, home: Path | None = None) -> dict[str, Path]:
     """Returns what is kept, by its key in the configuration -> the folder it is written to."""
-    found = {}
+    folders = {}
     if config.jobs.max_jobs:
-        found["jobs.folder"] = jobs_folder(config.jobs, home)
+        folders["jobs.folder"] = jobs_folder(config.jobs, home)
     if config.tracing.exporter == "file":
-        found["tracing.folder"] = traces_folder(config.tracing, home)
+        folders["tracing.folder"] = traces_folder(config.tracing, home)
     for key, named in (("voices.store", config.voices.store), ("keys.store", config.keys.store or config.voices.store)):
         if "://" not in (store := store_of(named, home)):
-            found[key] = Path(store).parent
-    return found
+            folders[key] = Path(store).parent
+    return folders
 
 
 def check_folders(config: AppConfig) -> None:

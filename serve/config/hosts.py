@@ -21,10 +21,10 @@ METADATA_NETWORKS = tuple(map(ipaddress.ip_network, ("fd00:ec2::/32", "fd20:ce::
 def is_loopback(address: str) -> bool:
     """True for 127.0.0.0/8 and ::1, also as IPv4-mapped IPv6 addresses."""
     try:
-        found: Any = ipaddress.ip_address(address)
+        ip: Any = ipaddress.ip_address(address)
     except ValueError:
         return False
-    return bool((getattr(found, "ipv4_mapped", None) or found).is_loopback)
+    return bool((getattr(ip, "ipv4_mapped", None) or ip).is_loopback)
 
 
 def is_local_host(host: str) -> bool:
@@ -45,14 +45,14 @@ def network(text: str) -> str:
 def is_near(host: str) -> bool:
     """True for names and addresses that lead to this machine or to what only its own link has, such as a cloud's metadata."""
     name = host.lower().rstrip(".").partition("%")[0]
-    found = _address_of(name)
-    if found is None:
+    ip = _address_of(name)
+    if ip is None:
         return name in NEAR_NAMES or name in METADATA or name.endswith(".localhost")
-    found = getattr(found, "ipv4_mapped", None) or getattr(found, "sixtofour", None) or found
-    is_this_network = found.version == 4 and found.packed[0] == 0
-    is_of_link = found.is_link_local or found.is_multicast or found.is_reserved
-    is_metadata = str(found) in METADATA or any(found in network for network in METADATA_NETWORKS)
-    return bool(found.is_loopback or found.is_unspecified or is_this_network or is_of_link or is_metadata)
+    ip = getattr(ip, "ipv4_mapped", None) or getattr(ip, "sixtofour", None) or ip
+    is_this_network = ip.version == 4 and ip.packed[0] == 0
+    is_of_link = ip.is_link_local or ip.is_multicast or ip.is_reserved
+    is_metadata = str(ip) in METADATA or any(ip in network for network in METADATA_NETWORKS)
+    return bool(ip.is_loopback or ip.is_unspecified or is_this_network or is_of_link or is_metadata)
 
 
 def _address_of(name: str) -> Any:

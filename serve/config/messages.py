@@ -73,8 +73,8 @@ def explain(model: type[BaseModel], error: ValidationError, at: str) -> list[str
         if mistake["type"] == "extra_forbidden":
             sentences.append(unknown_key(path, _keys_beside(model, mistake["loc"])))
         else:
-            found = "" if isinstance(mistake["input"], Mapping) else f"; found {_short(mistake['input'])}"
-            sentences.append(f"{path}: {words_of(mistake)}{found}")
+            suffix = "" if isinstance(mistake["input"], Mapping) else f"; found {_short(mistake['input'])}"
+            sentences.append(f"{path}: {words_of(mistake)}{suffix}")
     return sentences
 
 

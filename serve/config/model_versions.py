@@ -131,7 +131,11 @@ def _version(
 
 def deployments_of(versions: Sequence[Version]) -> tuple[str, ...]:
     """Returns the names of all deployments."""
-    return ("Ingress", "TextNormalizer", *dict.fromkeys(name for one in versions for name in (one.acoustic, one.vocoder)))
+    return (
+        "Ingress",
+        "TextNormalizer",
+        *dict.fromkeys(name for version in versions for name in (version.acoustic, version.vocoder)),
+    )
 
 
 def wrong_models(pipeline: PipelineConfig, models: Mapping[str, ModelConfig]) -> Iterator[str]:

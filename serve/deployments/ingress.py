@@ -35,8 +35,8 @@ def build_api() -> FastAPI:
 
     def services() -> Services:
         replica: Any = serve.get_replica_context().servable_object
-        found: Services = replica.services
-        return found
+        replica_services: Services = replica.services
+        return replica_services
 
     return create_api(services, announce_request_id=False)
 

@@ -189,7 +189,7 @@ def build_speech(
         resuming=Resuming(
             ResumeTokens(records.secret, config.limits.resume_s),
             records.idempotency,
-            build={one.id: reply_build(one.pipeline) for one in config.versions}.__getitem__,
+            build={version.id: reply_build(version.pipeline) for version in config.versions}.__getitem__,
             engine=pipelines.fingerprint,
         ),
         models=models,
@@ -204,7 +204,7 @@ def build_speech(
 
 def build_jobs(config: AppConfig, records: IngressRecords, speech: SpeechServices) -> JobDesk:
     """Returns the jobs, whose files are in the configured folder."""
-    builds = {one.id: reply_build(one.pipeline) for one in config.versions}
+    builds = {version.id: reply_build(version.pipeline) for version in config.versions}
     return JobDesk(
         config.jobs,
         records.store,
@@ -253,8 +253,8 @@ def background_work(config: AppConfig, parts: IngressParts) -> Iterator[tuple[st
     yield "lexicons", follow("lexicons", records.lexicons.refresh, period_s, unreadable)
     yield "keys", follow("keys", records.keys.refresh, period_s, unreadable)
     yield "resume tokens", follow("resume tokens", records.secret.refresh, STORE_PERIOD_S, unreadable)
-    for what, store in records.stores.items():
-        yield what, follow(what, store.probe, STORE_PERIOD_S, unreadable)
+    for name, store in records.stores.items():
+        yield name, follow(name, store.probe, STORE_PERIOD_S, unreadable)
     if isinstance(records.quotas, RedisQuotas):
         yield "quotas", records.quotas.follow(unreadable)
     yield "metrics", every_period(partial(parts.status.export, parts.metrics))

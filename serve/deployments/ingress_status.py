@@ -91,15 +91,15 @@ class IngressStatus:
     def export(self, metrics: IngressMetrics) -> None:
         """Sets the gauges of everything that does not report its changes itself."""
         metrics.in_flight_changed(self._speech.admission.in_flight)  # reported too, but Ray drops a gauge that is not set again
-        metrics.set_unread(self._unread.held)
+        metrics.set_unread(self._unread.total)
         metrics.set_quotas(self._records.quotas.is_away)
-        metrics.set_store(any(what in self.unreadable for what in self._records.stores))
+        metrics.set_store(any(name in self.unreadable for name in self._records.stores))
         metrics.set_cache(asdict(self._records.cache.stats()))
         metrics.set_kinds_of_replicas(self._replicas.kinds_of_replicas())
         metrics.set_policies(self._replicas.breakers.values(), self._quarantine, self._speech.models.rollout)
 
     def _stores(self) -> Mapping[str, str]:
-        set_back = [f"{what} {when}" for store in self._records.stores.values() for what, when in store.set_back.items()]
+        set_back = [f"{name} {when}" for store in self._records.stores.values() for name, when in store.set_back.items()]
         return {
             **self.unreadable,
             **({"set_back": f"{', '.join(set_back)}: {SET_BACK}"} if set_back else {}),

@@ -121,10 +121,10 @@ class TextNormalizer:
 def together(stats: list[TextStats]) -> TextStats:
     """Returns the stats of all workers of one replica as one."""
     return TextStats(
-        waiting=sum(one.waiting for one in stats),
-        asked_s=max(one.asked_s for one in stats),
-        answers=sum(one.answers for one in stats),
-        read_s=max(one.read_s for one in stats),
-        busy_s=sum(one.busy_s for one in stats),
-        restarts=sum(one.restarts for one in stats),
+        waiting=sum(worker.waiting for worker in stats),
+        asked_s=max(worker.asked_s for worker in stats),
+        answers=sum(worker.answers for worker in stats),
+        read_s=max(worker.read_s for worker in stats),
+        busy_s=sum(worker.busy_s for worker in stats),
+        restarts=sum(worker.restarts for worker in stats),
     )

@@ -63,15 +63,15 @@ def bounded(fields: Mapping[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
         ApiError: 400, there are too many values in the known fields.
     """
     known = names_of(kind)
-    kept = {name: fields[name] for name in sorted(known) if name in fields}
-    unknown = len(fields) - len(kept)
+    result = {name: fields[name] for name in sorted(known) if name in fields}
+    unknown = len(fields) - len(result)
     short = (name for name in fields if name not in known and len(name) <= MOST_NAME_CHARS)
     named = {name: None if fields[name] is None else True for name in islice(short, MOST_UNKNOWN)}
-    kept |= named
+    result |= named
     if unknown > len(named):
-        kept[f"+{unknown - len(named)}"] = True
-    _check_values(list(kept.values()))
-    return kept
+        result[f"+{unknown - len(named)}"] = True
+    _check_values(list(result.values()))
+    return result
 
 
 @lru_cache

@@ -34,24 +34,24 @@ class UnreadBytes:
         """
         self.capacity = capacity
         self.least = least
-        self.held = 0
+        self.total = 0
         """never above the capacity [bytes]"""
         self._changed = asyncio.Event()
 
-    def take(self, size: int, held: int) -> bool:
+    def take(self, size: int, of_reply: int) -> bool:
         """Counts so many more bytes, if there is room for them.
 
         Args:
-            held: what is counted for the same reply already.
+            of_reply: what is counted for the same reply already.
         """
-        if held + size > self.capacity // UNREAD_SHARES or self.held + size > self.capacity:
+        if of_reply + size > self.capacity // UNREAD_SHARES or self.total + size > self.capacity:
             return False
-        self.held += size
+        self.total += size
         return True
 
     def give_back(self, size: int) -> None:
         """Counts so many bytes less, and wakes those who wait for room."""
-        self.held -= size
+        self.total -= size
         before, self._changed = self._changed, asyncio.Event()
         before.set()
 
@@ -79,7 +79,7 @@ class Connection:
         self._limits = limits
         self._unread = unread
         self._ends_at: float | None = None
-        self._held = 0  # bytes that are counted in _unread
+        self._held_bytes = 0  # bytes that are counted in _unread
         self._waiting: deque[tuple[Message, int]] = deque()  # with their sizes
         self._sending: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
@@ -157,7 +157,7 @@ class Connection:
                 message, size = self._waiting[0]
                 await self._in_time(self._send(message))
                 self._waiting.popleft()
-                self._held -= size
+                self._held_bytes -= size
                 self._unread.give_back(size)
         except Exception as error:
             self.is_broken, self._failure = True, error
@@ -170,23 +170,23 @@ class Connection:
         self._check()
 
     def _hold(self, size: int) -> bool:
-        is_held = self._unread.take(size, self._held)
-        self._held += size if is_held else 0
+        is_held = self._unread.take(size, self._held_bytes)
+        self._held_bytes += size if is_held else 0
         return is_held
 
     def _drop(self) -> None:
         """Holds nothing more."""
-        held, self._held, self._sending = self._held, 0, None
+        size, self._held_bytes, self._sending = self._held_bytes, 0, None
         self._waiting.clear()
-        self._unread.give_back(held)
+        self._unread.give_back(size)
 
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
 
-    async def _in_time(self, sent: Awaitable[None]) -> None:
+    async def _in_time(self, sending: Awaitable[None]) -> None:
         try:
             async with asyncio.timeout_at(self._ends_at):
-                await sent
+                await sending
         except TimeoutError:
             raise not_finished(self._limits.total_timeout_s) from None

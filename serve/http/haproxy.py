@@ -176,17 +176,17 @@ def apply(change: Change, lines: list[Line]) -> None:
         TemplateChanged: there is no such line, or several.
     """
     section, pattern, becomes = change
-    found = [
+    matches = [
         (index, match)
         for index, (where, line) in enumerate(lines)
         if where == section and (match := re.fullmatch(pattern, line)) is not None
     ]
-    if len(found) != 1:
+    if len(matches) != 1:
         raise TemplateChanged(
-            f"expected one line `{pattern}` in the section `{section}`, found {len(found)}: this release of Ray writes another "
-            "configuration than the one serve/http/haproxy.py was written for"
+            f"expected one line `{pattern}` in the section `{section}`, found {len(matches)}: this release of Ray writes "
+            "another configuration than the one serve/http/haproxy.py was written for"
         )
-    index, was = found[0]
+    index, was = matches[0]
     lines[index : index + 1] = [(section, line) for line in becomes(was)]
 
 

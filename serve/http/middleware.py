@@ -161,8 +161,8 @@ class AuthMiddleware:
             if refusal.spec.code != "missing_api_key" or not (speaks and waiting.may_say_its_key):
                 raise
         async with self._anteroom.place(authenticator.proxies.client_of(headers, peer)):
-            said = await waiting.key()
-        headers = Headers(raw=[*scope["headers"], (b"xi-api-key", said.encode("latin-1", "replace"))])
+            secret = await waiting.key()
+        headers = Headers(raw=[*scope["headers"], (b"xi-api-key", secret.encode("latin-1", "replace"))])
         return authenticator.authenticate(headers, peer, scopes, opens_page=opens_page)
 
 

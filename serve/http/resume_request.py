@@ -40,13 +40,13 @@ def resumption_of(headers: Headers) -> Resumption | None:
         raise bad_request("invalid_range", f"{HEADER} needs Range: bytes=N- or {EVENT_ID}, one of the two", param="Range")
     if event is not None:
         return _at_event(event, token)
-    found = _RANGE.fullmatch(str(place))
-    if found is None:
+    match = _RANGE.fullmatch(str(place))
+    if match is None:
         raise bad_request("invalid_range", "a reply goes on from a byte to its end: Range: bytes=N-", param="Range")
     digest = headers.get(DIGEST, "")
     if digest and not _SHA256.fullmatch(digest):
         raise bad_request("invalid_digest", f"{DIGEST} is a SHA-256 in 64 hexadecimal digits of lower case", param=DIGEST)
-    return Resumption(int(found[1]), token, digest, is_range=True)
+    return Resumption(int(match[1]), token, digest, is_range=True)
 
 
 def content_range(resumed: Resumed, size: int | None = None) -> dict[str, str]:
@@ -59,13 +59,13 @@ def content_range(resumed: Resumed, size: int | None = None) -> dict[str, str]:
     return {"Content-Range": f"bytes {resumed.first}-{last}/{whole}"}
 
 
-def event_id(seq: int, sent: int, digest: Digest) -> str:
+def event_id(seq: int, size: int, digest: Digest) -> str:
     """Returns the id of an event: the number of the next one, the bytes of audio so far, and the beginning of their hash."""
-    return f"{seq}-{sent}-{digest.hexdigest()[:HASH_DIGITS]}"
+    return f"{seq}-{size}-{digest.hexdigest()[:HASH_DIGITS]}"
 
 
 def _at_event(event: str, token: str | None) -> Resumption:
-    found = _EVENT_ID.fullmatch(event)
-    if found is None:
+    match = _EVENT_ID.fullmatch(event)
+    if match is None:
         raise bad_request("invalid_event_id", f"{EVENT_ID} is the id of an event of the reply, as it was sent", param=EVENT_ID)
-    return Resumption(int(found[2]), token, found[3], int(found[1]))
+    return Resumption(int(match[2]), token, match[3], int(match[1]))

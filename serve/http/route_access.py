@@ -92,7 +92,7 @@ class RouteAccessTable:
         is_websocket = scope["type"] == "websocket"
         if path in self._open_paths and not is_websocket:
             return OPEN
-        found = ADMIN if f"{path}/".startswith(ADMIN_PATH) else ANY_KEY
+        access = ADMIN if f"{path}/".startswith(ADMIN_PATH) else ANY_KEY
         for route in self._routes:
             if isinstance(route, WebSocketRoute) != is_websocket or route.path_regex.match(path) is None:
                 continue
@@ -100,8 +100,8 @@ class RouteAccessTable:
             if isinstance(route, WebSocketRoute) or scope["method"] in (route.methods or ()):
                 return declared
             if declared.scopes is None:
-                found = declared
-        return found
+                access = declared
+        return access
 
 
 def _declare(access: RouteAccess) -> Callable[[H], H]:

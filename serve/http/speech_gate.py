@@ -36,17 +36,17 @@ class SpeechGate:
     @contextmanager
     def passing(self) -> Iterator[None]:
         """Counts a request as passed until it is answered, or must have a place."""
-        one = object()
-        self._passed.add(one)
-        slow = asyncio.get_running_loop().call_later(SOON_S, self._forget, one)
+        ticket = object()
+        self._passed.add(ticket)
+        slow = asyncio.get_running_loop().call_later(SOON_S, self._forget, ticket)
         try:
             yield
         finally:
             slow.cancel()
-            self._forget(one)
+            self._forget(ticket)
 
-    def _forget(self, one: object) -> None:
-        self._passed.discard(one)
+    def _forget(self, ticket: object) -> None:
+        self._passed.discard(ticket)
         self._changed.set()
 
     async def refusal(self, headers: Headers, peer: str) -> SynthesisError | None:

@@ -161,7 +161,7 @@ class SseWriter:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._digest: Digest = hashlib.sha256()
-        self._sent = self._seq = 0
+        self._sent_bytes = self._seq = 0
         self._request_id = ""
         self._items: list[TimedItem] = []
 
@@ -171,18 +171,22 @@ class SseWriter:
             case Started():
                 self._request_id = event.job.request.request_id
                 if event.resumed is not None:
-                    self._digest, self._sent, self._seq = event.resumed.digest.copy(), event.resumed.first, event.resumed.seq
+                    self._digest, self._sent_bytes, self._seq = (
+                        event.resumed.digest.copy(),
+                        event.resumed.first,
+                        event.resumed.seq,
+                    )
                 await self._connection.begin(resumable_headers(event, "text/event-stream"))
             case Audio():
                 self._digest.update(event.data)
-                self._sent += len(event.data)
+                self._sent_bytes += len(event.data)
                 delta = {
                     "type": "speech.audio.delta",
                     "audio": base64.b64encode(event.data).decode(),
                     "seq": self._seq,
                 }
                 self._seq += 1
-                await self._write_event(delta, event_id(self._seq, self._sent, self._digest))
+                await self._write_event(delta, event_id(self._seq, self._sent_bytes, self._digest))
             case Timed():
                 self._items += event.items
                 if event.job.timestamps is not None and (times := times_fields(event.items, event.job)):

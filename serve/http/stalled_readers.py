@@ -69,7 +69,7 @@ class LimitedSend:
         self._limit_s = limit_s
         self._written = 0
         self._waited = 0.0  # limits
-        self._taken = 0.0  # bytes meanwhile, of which haste counts for GRACE limits
+        self._delivered = 0.0  # bytes meanwhile, of which haste counts for GRACE limits
 
     async def __call__(self, message: Message) -> None:
         """Sends a message.
@@ -96,17 +96,17 @@ class LimitedSend:
         """
         limit_s, loop = self._limit_s(), asyncio.get_running_loop()
         work, is_slow = asyncio.ensure_future(awaitable), False
-        taken = self._written - untaken_bytes()
+        delivered = self._written - untaken_bytes()
         try:
             while not (work.done() or is_slow):
-                began, before = loop.time(), taken
+                began, before = loop.time(), delivered
                 await asyncio.wait((work,), timeout=limit_s)
                 is_done = work.done()
-                taken = self._written + size * is_done - untaken_bytes()
+                delivered = self._written + size * is_done - untaken_bytes()
                 self._waited += min(1.0, (loop.time() - began) / limit_s) if is_done else 1.0
-                self._taken = min(self._taken + taken - before, MEAN_BYTES * (self._waited + GRACE))
-                is_slow = taken - before < LEAST_BYTES and not is_done
-                is_slow |= self._waited > GRACE and self._taken < MEAN_BYTES * self._waited
+                self._delivered = min(self._delivered + delivered - before, MEAN_BYTES * (self._waited + GRACE))
+                is_slow = delivered - before < LEAST_BYTES and not is_done
+                is_slow |= self._waited > GRACE and self._delivered < MEAN_BYTES * self._waited
         finally:
             work.cancel()
         if work.done():

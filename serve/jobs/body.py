@@ -88,9 +88,9 @@ class JobBody(SpeechBody):
             raise bad_request("conflicting_fields", "turns are plain text: leave input_type out", param="input_type")
         if bool(self.cast) != (self.input_type == "script"):
             raise bad_request("conflicting_fields", "input_type script and cast belong together", param="cast")
-        found = next((name for name in NOT_OF_A_JOB if name in self.model_fields_set), None)
-        if found is not None:
-            raise bad_request("conflicting_fields", f"a job has no {found}: leave it out", param=found)
+        field = next((name for name in NOT_OF_A_JOB if name in self.model_fields_set), None)
+        if field is not None:
+            raise bad_request("conflicting_fields", f"a job has no {field}: leave it out", param=field)
 
     def question(self, file: File | None, most_characters: int) -> Question:
         """Returns what is to be read. It takes a tenth of a second for many turns: call it in a thread.
@@ -103,7 +103,7 @@ class JobBody(SpeechBody):
         """
         self.check()
         check_cast(self.cast or {})
-        cast = {name: self.own_fields(who) for name, who in (self.cast or {}).items()}
+        cast = {name: self.own_fields(speaker) for name, speaker in (self.cast or {}).items()}
         name, content = (None, self.input.encode()) if file is None else file
         kind, content = ("turns", self._turns_json()) if self.turns else (self.input_type, content)
         return Question(content, kind, most_characters, name, self.pauses.of_book(), cast)

@@ -46,7 +46,7 @@ class Claims:
         self._has_files = has_files
         self._looked_at = math.inf
         self._now = 0.0  # counts looks that succeeded, not an outage between two of them
-        self._seen: dict[str, tuple[Sign, float]] = {}  # job -> its last sign, and when it was new
+        self._signs: dict[str, tuple[Sign, float]] = {}  # job -> its last sign, and when it was new
         self._elsewhere: dict[str, float] = {}  # job without its files here -> when they are looked for again
 
     def choose(self, jobs: Mapping[str, Job], most: int, now: float) -> list[Job]:
@@ -59,8 +59,8 @@ class Claims:
         self._looked_at = now
         running = [job for job in jobs.values() if job.record.status is JobStatus.RUNNING]
         queued = [job for job in jobs.values() if job.record.status is JobStatus.QUEUED]
-        self._seen = {job.id: self._last_sign(job) for job in (*running, *queued)}
-        self._elsewhere = {job_id: again for job_id, again in self._elsewhere.items() if job_id in self._seen}
+        self._signs = {job.id: self._last_sign(job) for job in (*running, *queued)}
+        self._elsewhere = {job_id: again for job_id, again in self._elsewhere.items() if job_id in self._signs}
         orphans = [job for job in running if job.record.holder != self._name and self._is_still(job)]
         room = most - sum(job.record.holder == self._name for job in running)
         if room <= 0:
@@ -75,7 +75,7 @@ class Claims:
             queues.setdefault(job.record.tenant, []).append(job)
         chosen: list[Job] = []
         while queues and len(chosen) < room:
-            tenant = min(queues, key=lambda one: (in_progress[one], queues[one][-1].record.created_at))
+            tenant = min(queues, key=lambda candidate: (in_progress[candidate], queues[candidate][-1].record.created_at))
             job = queues[tenant].pop()
             if self._is_here(job) or self._is_still(job, lost_s):
                 chosen.append(job)
@@ -85,12 +85,12 @@ class Claims:
         return chosen
 
     def _last_sign(self, job: Job) -> tuple[Sign, float]:
-        sign, known = (job.record.holder, job.record.beat), self._seen.get(job.id)
+        sign, known = (job.record.holder, job.record.beat), self._signs.get(job.id)
         return (sign, self._now) if known is None or known[0] != sign else known
 
     def _is_still(self, job: Job, time_s: float | None = None) -> bool:
         """True if a job has been as it is for a time; None: for the lease."""
-        return self._now - self._seen[job.id][1] >= (self._lease_s if time_s is None else time_s)
+        return self._now - self._signs[job.id][1] >= (self._lease_s if time_s is None else time_s)
 
     def _is_here(self, job: Job) -> bool:
         """True if the files of a job are here; looks once a lease."""

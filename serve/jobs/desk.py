@@ -152,8 +152,8 @@ class JobDesk:
         if self.records.change(job.id, deleted) is None:
             return False
         self.shelf(job.id).remove()
-        found = self.records.read(job.id)
-        if found is not None and found.record.holder == remover:  # else somebody else removes it, or its id is used again
+        current = self.records.read(job.id)
+        if current is not None and current.record.holder == remover:  # else somebody else removes it, or its id is used again
             self.records.remove(job.id)
         return True
 
@@ -176,10 +176,10 @@ class JobsOf:
             ApiError: 404
             StoreUnavailable
         """
-        found = await ask_store(self._desk.records.read, job_id) if ID.fullmatch(job_id) else None
-        if found is None or found.record.tenant != self._context.caller.id or found.record.status in HIDDEN:
+        job = await ask_store(self._desk.records.read, job_id) if ID.fullmatch(job_id) else None
+        if job is None or job.record.tenant != self._context.caller.id or job.record.status in HIDDEN:
             raise not_found()
-        return found
+        return job
 
     async def view(self, job_id: str) -> JobView:
         """Returns a job with what is finished of it.
@@ -241,8 +241,8 @@ class JobsOf:
         if known is not None:
             return _repeated(known, request), None
         plan = await self.plan(body, file)
-        asked, build = body.webhook, self._desk.build(plan.script.speech["model"])
-        hook = None if asked is None else checked_webhook(asked.url, asked.secret, self._desk.config.webhook_hosts)
+        target, build = body.webhook, self._desk.build(plan.script.speech["model"])
+        hook = None if target is None else checked_webhook(target.url, target.secret, self._desk.config.webhook_hosts)
         while known is None:
             try:
                 job = await self._desk.intake.accept(job_id, context.caller, request, plan, hook=hook, build=build)
@@ -289,8 +289,8 @@ class JobsOf:
         try:
             await ask_store(self._desk.remove, job)
         except StoreUnavailable:
-            found = await ask_store(self._desk.records.read, job_id)
-            if found is not None and found.record.status is not JobStatus.DELETED:
+            current = await ask_store(self._desk.records.read, job_id)
+            if current is not None and current.record.status is not JobStatus.DELETED:
                 raise
 
     async def _accepted(self, job_id: str) -> Job | None:
@@ -301,12 +301,12 @@ class JobsOf:
             StoreUnavailable
         """
         stop = time.monotonic() + ACCEPTING_S
-        while (found := await ask_store(self._desk.records.read, job_id)) is not None:
-            record = found.record
+        while (job := await ask_store(self._desk.records.read, job_id)) is not None:
+            record = job.record
             if record.status not in HIDDEN:
-                return found
+                return job
             if record.status is JobStatus.DELETED or record.changed_at + CLAIM_S < self._desk.records.now():
-                await self._desk.clear(found)  # an equal request may have begun anew
+                await self._desk.clear(job)  # an equal request may have begun anew
             elif time.monotonic() > stop:
                 raise AtCapacity("an equal request is being accepted; send this one again", retry_after_s=1.0)
             else:
@@ -321,9 +321,9 @@ class JobsOf:
         def move() -> JobRecord:
             if (moved := self._desk.records.move(job_id, to, among=among)) is not None:
                 return moved
-            if (found := self._desk.records.read(job_id)) is not None and found.record.status is to:
-                return found.record
-            status = "removed" if found is None else found.record.status.value
+            if (current := self._desk.records.read(job_id)) is not None and current.record.status is to:
+                return current.record
+            status = "removed" if current is None else current.record.status.value
             raise Conflict(f"the job is {status}; this is for jobs that are {', '.join(among)}")
 
         if to is JobStatus.QUEUED:

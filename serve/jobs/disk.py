@@ -24,11 +24,11 @@ def is_full(error: BaseException) -> bool:
 
 
 @contextmanager
-def writing(what: str, folder: Path) -> Iterator[None]:
+def writing(content: str, folder: Path) -> Iterator[None]:
     """Makes a failure to write a refusal.
 
     Args:
-        what: is written, in words.
+        content: what is written, in words.
 
     Raises:
         StoreFull, StoreUnavailable
@@ -37,5 +37,5 @@ def writing(what: str, folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if is_full(error):
-            raise StoreFull(f"{what} cannot be kept: the disk is full; delete jobs", place=str(folder)) from error
-        raise StoreUnavailable(f"{what} cannot be written: {error.strerror}; try again", place=str(folder)) from error
+            raise StoreFull(f"{content} cannot be kept: the disk is full; delete jobs", place=str(folder)) from error
+        raise StoreUnavailable(f"{content} cannot be written: {error.strerror}; try again", place=str(folder)) from error

@@ -16,7 +16,7 @@ from serve.jobs.record import JobRecord, JobStatus
 from serve.jobs.records import JobRecords
 
 
-async def finish(held: HeldJob, records: JobRecords, holder: str) -> bool:
+async def finish(job: HeldJob, records: JobRecords, holder: str) -> bool:
     """Assembles the file and changes the record, if this runner still holds the job. A cancellation waits for its thread.
 
     Returns:
@@ -26,22 +26,22 @@ async def finish(held: HeldJob, records: JobRecords, holder: str) -> bool:
         SynthesisError, OSError: it cannot be assembled.
         StoreUnavailable: the file is there, and the record is not changed.
     """
-    running = asyncio.create_task(_finished(held, records, holder))
+    running = asyncio.create_task(_finished(job, records, holder))
     try:
         lengths = await asyncio.shield(running)
     except asyncio.CancelledError:
         await asyncio.wait((running,))
         raise
-    held.look_again(lengths)
-    return not held.missing
+    job.look_again(lengths)
+    return not job.missing
 
 
-async def _finished(held: HeldJob, records: JobRecords, holder: str) -> dict[str, int]:
+async def _finished(job: HeldJob, records: JobRecords, holder: str) -> dict[str, int]:
     """Finishes a job, and returns the lengths of the parts that are there."""
 
     def is_held(record: JobRecord) -> bool:
         mine = record.status is JobStatus.RUNNING and record.holder == holder
-        return mine and record.script == held.record.script
+        return mine and record.script == job.record.script
 
     def succeeded(record: JobRecord) -> JobRecord | None:
         if not is_held(record):
@@ -49,23 +49,23 @@ async def _finished(held: HeldJob, records: JobRecords, holder: str) -> dict[str
         update = {"status": JobStatus.SUCCEEDED, "holder": "", "done": record.parts, "result": name, "size": size}
         return record.model_copy(update={**update, "changed_at": records.now(), "rate": None, "waiting_for": ""})
 
-    lengths = await asyncio.to_thread(held.shelf.lengths)
-    found = await ask_store(records.read, held.id)
-    if found is not None and is_held(found.record) and lengths.keys() >= set(held.script.keys):
-        name = await asyncio.to_thread(_assembled, held)
-        size = await asyncio.to_thread(held.shelf.size)
-        await ask_store(records.change, held.id, succeeded)
+    lengths = await asyncio.to_thread(job.shelf.lengths)
+    current = await ask_store(records.read, job.id)
+    if current is not None and is_held(current.record) and lengths.keys() >= set(job.script.keys):
+        name = await asyncio.to_thread(_assembled, job)
+        size = await asyncio.to_thread(job.shelf.size)
+        await ask_store(records.change, job.id, succeeded)
     return lengths
 
 
-def _assembled(held: HeldJob) -> str:
+def _assembled(job: HeldJob) -> str:
     """Returns the name of the file; empty for wav and pcm, whose bytes are those of the parts."""
-    shelf, output = held.shelf, held.record.output
+    shelf, output = job.shelf, job.record.output
     is_raw = output.container in RAW_CONTAINERS
-    spoken = held.record.script[:KEY_LETTERS]
+    spoken = job.record.script[:KEY_LETTERS]
     name = "" if is_raw else f"{content_hash([spoken, output.model_dump()])}.{output.container}"
-    shelf.keep_only(frozenset(held.script.keys), name)
+    shelf.keep_only(frozenset(job.script.keys), name)
     if not is_raw and not shelf.result_file(name).exists():
-        track = Track(held.script, shelf.lengths(), output.sample_rate)
-        assemble(shelf, held.script, track, output.audio, shelf.result_file(name))
+        track = Track(job.script, shelf.lengths(), output.sample_rate)
+        assemble(shelf, job.script, track, output.audio, shelf.result_file(name))
     return name

@@ -98,9 +98,9 @@ class HeldJob:
         self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_S)
         self._waits_for(waiting_for)
 
-    def _waits_for(self, what: str) -> None:
-        if what != self.waiting_for:
-            self.waiting_for, self.beat_at = what, 0.0  # the store is told at the next look
+    def _waits_for(self, cause: str) -> None:
+        if cause != self.waiting_for:
+            self.waiting_for, self.beat_at = cause, 0.0  # the store is told at the next look
 
     def rate(self, now: float) -> float | None:
         """Returns the seconds of audio per second so far; None: nothing is finished yet."""

@@ -198,10 +198,10 @@ class Intake:
 
         changed = self._records.change(job_id, queued)
         if changed is None:
-            found = self._records.read(job_id)
-            if found is None or found.record.script != script:
+            current = self._records.read(job_id)
+            if current is None or current.record.script != script:
                 raise Conflict("the job was removed while it was accepted: send it again")
-            changed = found.record
+            changed = current.record
         return changed
 
     async def _withdrawn(self, job_id: str, claim: JobRecord) -> None:
@@ -211,8 +211,8 @@ class Intake:
             LOG.warning("job %s: it is not accepted; upkeep removes what is left of it: %s", job_id, error)
 
     def _withdraw(self, job_id: str, claim: JobRecord) -> None:
-        found = self._records.read(job_id)
-        if found is not None and _is_claimed(found.record, claim):
+        current = self._records.read(job_id)
+        if current is not None and _is_claimed(current.record, claim):
             self._shelf(job_id).remove()
             self._records.remove(job_id)
 

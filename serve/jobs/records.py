@@ -86,9 +86,9 @@ class JobRecords:
         Raises:
             StoreUnavailable: that too if the record is of another release.
         """
-        found = self._store.get(NAMESPACE, job_id)
+        entry = self._store.get(NAMESPACE, job_id)
         try:
-            return None if found is None else Job(job_id, found[0], read_record(found[1]))
+            return None if entry is None else Job(job_id, entry[0], read_record(entry[1]))
         except ValueError:
             raise StoreUnavailable(UNREADABLE) from None
 
@@ -117,11 +117,11 @@ class JobRecords:
 
     def _write(self, job_id: str, change: Callable[[JobRecord | None], JobRecord | None]) -> JobRecord | None:
         lost: StoreUnavailable | None = None
-        sent: tuple[int, JobRecord] | None = None
+        attempt: tuple[int, JobRecord] | None = None
         while True:
             job = self._read_after(lost, job_id)
             # The first version of an id that was used before is not 1.
-            if job is not None and sent is not None and job.record == sent[1] and sent[0] in (0, job.version - 1):
+            if job is not None and attempt is not None and job.record == attempt[1] and attempt[0] in (0, job.version - 1):
                 return job.record
             changed, version = change(None if job is None else job.record), 0 if job is None else job.version
             if changed is None:
@@ -133,7 +133,7 @@ class JobRecords:
             except StoreUnavailable as error:
                 if isinstance(error, StoreFull) or lost is not None:
                     raise
-                lost, sent = error, (version, changed)
+                lost, attempt = error, (version, changed)
                 continue
             return changed
 

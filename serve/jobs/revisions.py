@@ -63,11 +63,11 @@ class Revisions:
         try:
             return job, shelf.script(job.record.script)
         except FileNotFoundError:
-            found = self._records.read(job.id)
-            if found is None or found.record.status in HIDDEN:
+            current = self._records.read(job.id)
+            if current is None or current.record.status in HIDDEN:
                 raise not_found() from None
-            if found.record.script != job.record.script:
-                return self.script_of(found)
+            if current.record.script != job.record.script:
+                return self.script_of(current)
             message = "the files of this job are not on this machine (jobs.folder)"
             raise StoreUnavailable(message, place=str(shelf.folder)) from None
         except ValueError:
@@ -125,8 +125,8 @@ class Revisions:
     def _discard(self, job_id: str, script: str) -> None:
         """Removes a script, if it is certain that the record does not name it; else it goes with the job."""
         with suppress(StoreUnavailable):
-            found = self._records.read(job_id)
-            if found is None or found.record.script != script:
+            current = self._records.read(job_id)
+            if current is None or current.record.script != script:
                 self._shelf(job_id).remove_script(script)
 
     def _replace(self, revision: Revision, script: str) -> JobRecord:
@@ -143,10 +143,10 @@ class Revisions:
 
         changed = self._records.change(revision.job.id, replaced)
         if changed is None:
-            found = self._records.read(revision.job.id)
-            if found is None or found.record.script != script:
+            current = self._records.read(revision.job.id)
+            if current is None or current.record.script != script:
                 raise not_found()
-            changed = found.record
+            changed = current.record
         return changed
 
 

@@ -93,8 +93,8 @@ class JobRunner:
         self._is_leaving = desk.is_leaving
         self._look_s = look_s
         self._claims = Claims(self.name, desk.config.lease_s, desk.build, desk.has_files)
-        self._held: dict[str, HeldJob] = {}
-        self._left: dict[str, HeldJob] = {}  # let go, with a task that still ends
+        self._active: dict[str, HeldJob] = {}
+        self._released: dict[str, HeldJob] = {}  # let go, with a task that still ends
         self._tasks: set[asyncio.Task[None]] = set()
         self._speaking: Counter[str] = Counter()  # tenant -> parts in progress
         self._telling: set[Receiver] = set()  # who is being told an end
@@ -144,14 +144,14 @@ class JobRunner:
     async def _look(self) -> None:
         """Compares with the store what is held, and claims what can be spoken besides."""
         jobs = await ask_store(self._desk.records.refresh)
-        for job_id, held in list(self._held.items()):
+        for job_id, active_job in list(self._active.items()):
             record = jobs[job_id].record if job_id in jobs else None
-            if record is None or not self._holds(record) or record.script != held.record.script:
+            if record is None or not self._holds(record) or record.script != active_job.record.script:
                 self._let_go(job_id)
         await self._adopt(jobs.values())
-        for held in list(self._held.values()):
-            if held.beat_at <= _now():
-                await self._beat(held)
+        for active_job in list(self._active.values()):
+            if active_job.beat_at <= _now():
+                await self._beat(active_job)
         ends = await asyncio.to_thread(due, jobs.values(), self._desk.records.now(), self._telling)
         for receiver, job in ends.items():
             self._tell(receiver, job)
@@ -162,30 +162,36 @@ class JobRunner:
 
     async def _adopt(self, jobs: Iterable[Job]) -> None:
         """Takes up the jobs that are this runner's by their records, and that nothing of it works on any more."""
-        self._left = {job_id: held for job_id, held in self._left.items() if held.tasks}
-        self._desk.waiting_for_disk = sum(held.waiting_for == WAITING_FOR_DISK for held in self._held.values())
-        for job in [job for job in jobs if self._holds(job.record) and job.id not in self._held and job.id not in self._left]:
-            found = await ask_store(self._desk.records.read, job.id)  # its end may have been written since
-            if found is not None and self._holds(found.record):
-                await self._hold(found)
+        self._released = {job_id: active_job for job_id, active_job in self._released.items() if active_job.tasks}
+        self._desk.waiting_for_disk = sum(active_job.waiting_for == WAITING_FOR_DISK for active_job in self._active.values())
+        for job in [
+            job for job in jobs if self._holds(job.record) and job.id not in self._active and job.id not in self._released
+        ]:
+            current = await ask_store(self._desk.records.read, job.id)  # its end may have been written since
+            if current is not None and self._holds(current.record):
+                await self._hold(current)
 
     async def _claim(self, jobs: Mapping[str, Job]) -> None:
         most = self._config.parallel * HELD_PER_PART
         chosen = await asyncio.to_thread(self._claims.choose, jobs, most, _now())
-        if not chosen and len(self._held) >= most:
-            idle = [held for held in self._held.values() if not held.tasks and held.began_at + TURN_S <= _now()]
-            for held in idle[: await asyncio.to_thread(keys_without_a_turn, jobs)]:
-                await self._give_back(held)
-        for job in [job for job in chosen if job.id not in self._left]:
-            seen = job.record
+        if not chosen and len(self._active) >= most:
+            idle = [
+                active_job
+                for active_job in self._active.values()
+                if not active_job.tasks and active_job.began_at + TURN_S <= _now()
+            ]
+            for active_job in idle[: await asyncio.to_thread(keys_without_a_turn, jobs)]:
+                await self._give_back(active_job)
+        for job in [job for job in chosen if job.id not in self._released]:
+            known = job.record
 
-            def taken(record: JobRecord, seen: JobRecord = seen) -> JobRecord | None:
-                if (record.status, record.holder, record.beat) != (seen.status, seen.holder, seen.beat):
+            def claimed(record: JobRecord, known: JobRecord = known) -> JobRecord | None:
+                if (record.status, record.holder, record.beat) != (known.status, known.holder, known.beat):
                     return None
-                held = {"status": JobStatus.RUNNING, "holder": self.name, "build": self._desk.build(record.model)}
-                return record.model_copy(update={**held, "beat": record.beat + 1, "error": None, "waiting_for": ""})
+                update = {"status": JobStatus.RUNNING, "holder": self.name, "build": self._desk.build(record.model)}
+                return record.model_copy(update={**update, "beat": record.beat + 1, "error": None, "waiting_for": ""})
 
-            record = await ask_store(self._desk.records.change, job.id, taken)
+            record = await ask_store(self._desk.records.change, job.id, claimed)
             if record is not None:
                 await self._hold(replace(job, record=record))
 
@@ -196,19 +202,19 @@ class JobRunner:
             return HeldJob(job.id, job.record, shelf, shelf.script(job.record.script), shelf.lengths())
 
         try:
-            held = await asyncio.to_thread(read)
+            active_job = await asyncio.to_thread(read)
         except (OSError, ValueError) as error:
             LOG.error("jobs: the files of %s cannot be read: %s", job.id, error)
             lost = JobError(code="files_lost", message="the files of this job are lost; send it again")
             await self._fail(job.id, job.record.script, lost)
             return
-        held.began_at, held.beat_at = _now(), _now() + self._config.lease_s / BEATS
-        self._held[job.id] = held
-        LOG.info("job %s: %d of %d parts are to be spoken", job.id, held.missing, job.record.parts)
+        active_job.began_at, active_job.beat_at = _now(), _now() + self._config.lease_s / BEATS
+        self._active[job.id] = active_job
+        LOG.info("job %s: %d of %d parts are to be spoken", job.id, active_job.missing, job.record.parts)
         self._woken.set()
 
-    async def _beat(self, held: HeldJob) -> None:
-        rate, done, waiting_for = held.rate(_now()), held.done, held.waiting_for
+    async def _beat(self, job: HeldJob) -> None:
+        rate, done, waiting_for = job.rate(_now()), job.done, job.waiting_for
 
         def beaten(record: JobRecord) -> JobRecord | None:
             if not self._holds(record):
@@ -216,24 +222,24 @@ class JobRunner:
             beat = {"beat": record.beat + 1, "done": done, "rate": rate, "waiting_for": waiting_for}
             return record.model_copy(update=beat)
 
-        if await ask_store(self._desk.records.change, held.id, beaten) is None:
-            self._let_go(held.id)
-        elif waiting_for == held.waiting_for:
-            held.beat_at = _now() + self._config.lease_s / BEATS
+        if await ask_store(self._desk.records.change, job.id, beaten) is None:
+            self._let_go(job.id)
+        elif waiting_for == job.waiting_for:
+            job.beat_at = _now() + self._config.lease_s / BEATS
 
     async def _leave(self) -> None:
         """Gives the jobs back of which no part is in progress: another replica goes on at once."""
-        for held in [held for held in self._held.values() if not held.tasks]:
-            await self._give_back(held)
+        for job in [job for job in self._active.values() if not job.tasks]:
+            await self._give_back(job)
 
-    async def _give_back(self, held: HeldJob) -> None:
-        self._let_go(held.id)
+    async def _give_back(self, job: HeldJob) -> None:
+        self._let_go(job.id)
 
         def queued(record: JobRecord) -> JobRecord | None:
             free = {"status": JobStatus.QUEUED, "holder": "", "waiting_for": ""}
             return record.model_copy(update=free) if self._holds(record) else None
 
-        await ask_store(self._desk.records.change, held.id, queued)
+        await ask_store(self._desk.records.change, job.id, queued)
 
     def _holds(self, record: JobRecord) -> bool:
         return record.status is JobStatus.RUNNING and record.holder == self.name
@@ -256,18 +262,18 @@ class JobRunner:
 
     def _let_go(self, job_id: str) -> None:
         """Stops working on a job; what is finished stays."""
-        held = self._held.pop(job_id, None)
-        if held is not None:
-            self._left[job_id] = held
-            for task in held.tasks - {asyncio.current_task()}:
+        job = self._active.pop(job_id, None)
+        if job is not None:
+            self._released[job_id] = job
+            for task in job.tasks - {asyncio.current_task()}:
                 task.cancel()
 
     def _begin_parts(self) -> None:
         """Begins as many parts as may be spoken at once, and finishes the jobs that miss none."""
-        for held in list(self._held.values()):
-            if not held.missing and not held.is_finishing and held.retry_at <= _now():
-                held.is_finishing = True
-                self._start(held, self._finish(held))
+        for active_job in list(self._active.values()):
+            if not active_job.missing and not active_job.is_finishing and active_job.retry_at <= _now():
+                active_job.is_finishing = True
+                self._start(active_job, self._finish(active_job))
         if self._is_leaving():
             return
         while self._speaking.total() < self._config.parallel:
@@ -276,29 +282,29 @@ class JobRunner:
                 return
             self._begin_part(job)
 
-    def _begin_part(self, held: HeldJob) -> None:
-        tenant, key = held.record.tenant, held.take()
+    def _begin_part(self, job: HeldJob) -> None:
+        tenant, key = job.record.tenant, job.take()
         self._speaking[tenant] += 1
         self._turn += 1
         self._last_turn[tenant] = self._turn
-        self._start(held, self._speak(held, key))
+        self._start(job, self._speak(job, key))
 
     def _next_jobs(self) -> Iterator[HeldJob]:
         """Yields the jobs with a part that can be spoken, that of the key which is served least first."""
-        ready = [held for held in self._held.values() if held.waiting and held.retry_at <= _now()]
+        ready = [job for job in self._active.values() if job.waiting and job.retry_at <= _now()]
         yield from sorted(
             ready,
-            key=lambda held: (
-                self._speaking[held.record.tenant],
-                self._last_turn.get(held.record.tenant, 0),
-                held.record.created_at,
+            key=lambda job: (
+                self._speaking[job.record.tenant],
+                self._last_turn.get(job.record.tenant, 0),
+                job.record.created_at,
             ),
         )
 
-    def _start(self, held: HeldJob, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, job: HeldJob, work: Coroutine[Any, Any, None]) -> None:
         task = self._beside(work)
-        held.tasks.add(task)
-        task.add_done_callback(held.tasks.discard)
+        job.tasks.add(task)
+        task.add_done_callback(job.tasks.discard)
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -306,30 +312,30 @@ class JobRunner:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _speak(self, held: HeldJob, key: str) -> None:
+    async def _speak(self, job: HeldJob, key: str) -> None:
         """Speaks one part and keeps it; a failure that may pass is tried again later."""
-        number = held.number_of(key)
+        number = job.number_of(key)
         try:
             spoken = await speak_part(
-                self._speech, held.record.tenant, f"{held.id}.{number}.{held.attempts}", held.script.body_of(number)
+                self._speech, job.record.tenant, f"{job.id}.{number}.{job.attempts}", job.script.body_of(number)
             )
-            await asyncio.to_thread(held.shelf.keep, key, spoken.pcm, spoken.notes)
-            held.keep(key, spoken.seconds(held.record.output.sample_rate))
+            await asyncio.to_thread(job.shelf.keep, key, spoken.pcm, spoken.notes)
+            job.keep(key, spoken.seconds(job.record.output.sample_rate))
         except OSError as error:
-            LOG.error("job %s: a part cannot be kept: %s", held.id, error)
-            held.failed(_now(), waiting_for=WAITING_FOR_DISK if is_full(error) else "")
+            LOG.error("job %s: a part cannot be kept: %s", job.id, error)
+            job.failed(_now(), waiting_for=WAITING_FOR_DISK if is_full(error) else "")
         except Exception as error:
             refusal = to_api_error(error)
             if refusal.spec.retry_helps:
-                others = held.speaking - {key}
-                held.failed(_now(), refusal.spec.retry_after_s or 0.0, waiting_for="" if others else refusal.spec.code)
+                others = job.speaking - {key}
+                job.failed(_now(), refusal.spec.retry_after_s or 0.0, waiting_for="" if others else refusal.spec.code)
             else:
-                held.failed(_now(), LONGEST_RETRY_S)  # in case that the record cannot be changed now
+                job.failed(_now(), LONGEST_RETRY_S)  # in case that the record cannot be changed now
                 refused = JobError(code=refusal.spec.code, message=refusal.message, part=number)
-                await self._guarded(lambda: self._fail(held.id, held.record.script, refused))
+                await self._guarded(lambda: self._fail(job.id, job.record.script, refused))
         finally:
-            held.give_back(key)
-            self._speaking[held.record.tenant] -= 1
+            job.give_back(key)
+            self._speaking[job.record.tenant] -= 1
             self._woken.set()
 
     async def _fail(self, job_id: str, script: str, error: JobError) -> None:
@@ -345,26 +351,26 @@ class JobRunner:
         await ask_store(self._desk.records.change, job_id, failed)
         self._let_go(job_id)
 
-    async def _finish(self, held: HeldJob) -> None:
+    async def _finish(self, job: HeldJob) -> None:
         """Assembles the file of a job, and says that it is there."""
         try:
-            if await finish(held, self._desk.records, self.name):
-                self._held.pop(held.id, None)
-                LOG.info("job %s is finished: %d parts", held.id, held.record.parts)
+            if await finish(job, self._desk.records, self.name):
+                self._active.pop(job.id, None)
+                LOG.info("job %s is finished: %d parts", job.id, job.record.parts)
         except StoreUnavailable:
-            held.failed(_now())  # the file is there; only its record is missing
+            job.failed(_now())  # the file is there; only its record is missing
         except Exception as error:
             if is_full(error):
-                LOG.error("job %s: its file cannot be kept: %s", held.id, error)
-                held.failed(_now(), waiting_for=WAITING_FOR_DISK)
+                LOG.error("job %s: its file cannot be kept: %s", job.id, error)
+                job.failed(_now(), waiting_for=WAITING_FOR_DISK)
                 return
-            held.failed(_now(), LONGEST_RETRY_S)
-            LOG.exception("job %s: cannot be assembled", held.id)
+            job.failed(_now(), LONGEST_RETRY_S)
+            LOG.exception("job %s: cannot be assembled", job.id)
             message = "the file could not be assembled; resume the job to try again"
             failed = JobError(code="assembly_failed", message=message)
-            await self._guarded(lambda: self._fail(held.id, held.record.script, failed))
+            await self._guarded(lambda: self._fail(job.id, job.record.script, failed))
         finally:
-            held.is_finishing = False
+            job.is_finishing = False
             self._woken.set()
 
 

@@ -109,13 +109,13 @@ def tell(job: Job, records: JobRecords, config: JobsConfig | None = None) -> Non
     if record is None or record.webhook is None or not _send(job.id, record, records.now(), config):
         return
 
-    def told(record: JobRecord) -> JobRecord | None:
+    def delivered(record: JobRecord) -> JobRecord | None:
         hook = record.webhook
         if hook is None or hook.end != end:
             return None
         return record.model_copy(update={"webhook": hook.model_copy(update={"is_told": True})})
 
-    records.change(job.id, told)
+    records.change(job.id, delivered)
 
 
 def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:

@@ -51,7 +51,9 @@ def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
 def _parts(operation: Mapping[str, Any]) -> Iterator[str]:
     parameters = operation.get("parameters", ())
     if parameters:
-        rows = "".join(f"<li><code>{escape(one['name'])}</code> ({escape(one['in'])})</li>" for one in parameters)
+        rows = "".join(
+            f"<li><code>{escape(parameter['name'])}</code> ({escape(parameter['in'])})</li>" for parameter in parameters
+        )
         yield f"<ul>{rows}</ul>"
     for kind, content in operation.get("requestBody", {}).get("content", {}).items():
         yield _json(f"body: {kind}", content.get("schema", {}))
@@ -93,11 +95,13 @@ async def docs(request: Request) -> Response:
 @open_to_all
 async def file(version: str, path: str) -> Response:
     """Returns a file of the page; one of another release, which a rolling update still asks for, must not be kept."""
-    found = page_files.page_files().get(path)
-    if found is None or path == page_files.DOCUMENT:
+    page_file = page_files.page_files().get(path)
+    if page_file is None or path == page_files.DOCUMENT:
         raise plain_status(404, None)
-    kept = page_files.FOR_EVER if version == page_files.version() else "no-store"
-    return Response(found.content, media_type=found.media_type, headers={"Cache-Control": kept, **page_files.SECURITY})
+    caching = page_files.FOR_EVER if version == page_files.version() else "no-store"
+    return Response(
+        page_file.content, media_type=page_file.media_type, headers={"Cache-Control": caching, **page_files.SECURITY}
+    )
 
 
 def about() -> dict[str, Any]:

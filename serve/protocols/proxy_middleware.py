@@ -121,9 +121,9 @@ class ErrorEnvelope:
                 is_replaced = is_plain_error(message)
                 if is_replaced:
                     headers = Headers(raw=message["headers"])
-                    kept = {name: headers[name] for name in KEPT if name in headers}
+                    retained = {name: headers[name] for name in KEPT if name in headers}
                     refusal, protocol = refusal_of(message["status"]), PROTOCOLS.of(scope)
-                    await named_error_reply(refusal, request_id, kept, protocol=protocol)(scope, receive, send)
+                    await named_error_reply(refusal, request_id, retained, protocol=protocol)(scope, receive, send)
             if not is_replaced:
                 await send(message)
 
@@ -169,11 +169,11 @@ class StripRoutingHeaders:
                 closing, protocol = {"connection": "close"}, PROTOCOLS.of(scope)
                 await named_error_reply(TOO_LARGE, request_id, closing, protocol=protocol)(scope, receive, send)
                 return
-            kept = [(name, value) for name, value in scope["headers"] if not is_routing_header(name)]
+            retained = [(name, value) for name, value in scope["headers"] if not is_routing_header(name)]
             added = [(b"x-request-id", request_id.encode())]
-            if scope["type"] == "websocket" or has_long_body(kept):
+            if scope["type"] == "websocket" or has_long_body(retained):
                 added.append(WITHOUT_WATCH)
-            scope = {**scope, "headers": [*kept, *added]}
+            scope = {**scope, "headers": [*retained, *added]}
         await self._app(scope, receive, send)
 
 
@@ -195,9 +195,9 @@ def gate_here() -> Gate | None:
 
 def has_long_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """True for a body of more than MOST_WATCHED_BYTES, or of a length that is not said."""
-    said = {name.lower(): value for name, value in headers}
-    length = said.get(b"content-length", b"0")
-    return b"transfer-encoding" in said or not length.isdigit() or len(length) > 9 or int(length) > MOST_WATCHED_BYTES
+    values = {name.lower(): value for name, value in headers}
+    length = values.get(b"content-length", b"0")
+    return b"transfer-encoding" in values or not length.isdigit() or len(length) > 9 or int(length) > MOST_WATCHED_BYTES
 
 
 def is_routing_header(name: bytes) -> bool:

@@ -102,8 +102,8 @@ class VersionPipelines:
                         yield chunk
             except BaseException as error:
                 failed = is_its_failure(error)
-                left = isinstance(error, asyncio.CancelledError | GeneratorExit) and first_audio_s is None
-                failed = failed or (left and time.monotonic() - began > GIVEN_UP_S)
+                gave_up = isinstance(error, asyncio.CancelledError | GeneratorExit) and first_audio_s is None
+                failed = failed or (gave_up and time.monotonic() - began > GIVEN_UP_S)
                 raise
             finally:
                 self._rollout.ended(version, failed=failed, first_audio_s=first_audio_s)

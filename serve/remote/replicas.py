@@ -31,28 +31,28 @@ class Builds:
     """The fingerprints of each deployment's replicas, as they were last told."""
 
     def __init__(self) -> None:
-        self._found: dict[str, dict[str, int]] = {}
+        self._fingerprints: dict[str, dict[str, int]] = {}
 
     @property
     def differing(self) -> dict[str, dict[str, int]]:
         """Deployment -> fingerprint -> how many replicas have it, where there are several."""
-        return {name: found for name, found in self._found.items() if len(found) > 1}
+        return {name: counts for name, counts in self._fingerprints.items() if len(counts) > 1}
 
     def count(self, deployments: Iterable[str]) -> int:
         """Returns how many fingerprints the replicas of a deployment have, at most; 1: they all agree."""
-        return max((len(self._found.get(name, ())) or 1 for name in deployments), default=1)
+        return max((len(self._fingerprints.get(name, ())) or 1 for name in deployments), default=1)
 
-    def told(self, deployment: str, replicas: Iterable[Mapping[str, Any]]) -> None:
+    def report(self, deployment: str, replicas: Iterable[Mapping[str, Any]]) -> None:
         """Takes what the replicas of a deployment have just told; one that says nothing of it does not count."""
-        found = dict(sorted(Counter(one["fingerprint"] for one in replicas if one.get("fingerprint")).items()))
-        before = self._found.get(deployment, {})
-        if not found:
+        counts = dict(sorted(Counter(replica["fingerprint"] for replica in replicas if replica.get("fingerprint")).items()))
+        before = self._fingerprints.get(deployment, {})
+        if not counts:
             return  # no replica has answered: nothing is known anew
-        self._found[deployment] = found
-        if len(found) > 1 and found.keys() != before.keys():
+        self._fingerprints[deployment] = counts
+        if len(counts) > 1 and counts.keys() != before.keys():
             LOG.warning("replicas of %s differ: one request may have other bytes on each, and none goes on for another: "
-                        "fingerprints %s", deployment, found)  # fmt: skip
-        elif len(found) == 1 and len(before) > 1:
+                        "fingerprints %s", deployment, counts)  # fmt: skip
+        elif len(counts) == 1 and len(before) > 1:
             LOG.info("replicas of %s are alike again", deployment)
 
 
@@ -89,9 +89,9 @@ class Replicas:
         deployments = [TEXT] if kind == "text" else [getattr(version, kind) for version in self._rollout.versions.values()]
         answers = await self._ask(deployments)
         if kind == "vocoder":
-            answers = {name: list(map(of_vocoder, found)) for name, found in answers.items()}
+            answers = {name: list(map(of_vocoder, replies)) for name, replies in answers.items()}
         single = len(answers) == 1
-        return [one if single else {"deployment": name, **one} for name, found in answers.items() for one in found]
+        return [reply if single else {"deployment": name, **reply} for name, replies in answers.items() for reply in replies]
 
     async def load(self) -> tuple[float, float]:
         """Returns the fullest queue as a share of its capacity, and the slowest engine's real-time factor [s per s of audio].
@@ -101,10 +101,10 @@ class Replicas:
         fullness, rtf = 0.0, 0.0
         for version in self._rollout.versions.values():
             engine = version.pipeline.engine
-            for one in await ask_stats(self._handles[version.acoustic]):
-                fullness = max(fullness, one["waiting"] / engine.max_waiting if engine.max_waiting else 0.0)
-                if one["slots_used"] > 1:
-                    rtf = max(rtf, one["round_s"] / engine.steps_per_round * STEPS_PER_SECOND)
+            for reply in await ask_stats(self._handles[version.acoustic]):
+                fullness = max(fullness, reply["waiting"] / engine.max_waiting if engine.max_waiting else 0.0)
+                if reply["slots_used"] > 1:
+                    rtf = max(rtf, reply["round_s"] / engine.steps_per_round * STEPS_PER_SECOND)
         return fullness, rtf
 
     async def unresponsive(self) -> list[str]:
@@ -113,9 +113,9 @@ class Replicas:
         One that is asleep is not among them: its requests are told when to come back.
         """
         rollout = self._rollout
-        needed = [one for one in rollout.versions.values() if rollout.shares(one.name)[one.id] > 0]
-        answers = await self._ask(self.waking.awake(name for one in needed for name in needed_by(one)))
-        silent = [name for name, found in answers.items() if not any(map(is_well, found))]
+        needed = [version for version in rollout.versions.values() if rollout.shares(version.name)[version.id] > 0]
+        answers = await self._ask(self.waking.awake(name for version in needed for name in needed_by(version)))
+        silent = [name for name, replies in answers.items() if not any(map(is_well, replies))]
         return self.waking.awake(silent)  # meanwhile a replica may have gone
 
     async def probe(self) -> None:
@@ -129,7 +129,7 @@ class Replicas:
         for version in self._rollout.versions.values():
             answers = await self._ask(self.waking.awake(needed_by(version)))
             for deployment, replicas in answers.items():
-                self.builds.told(deployment, filter(is_well, replicas))
+                self.builds.report(deployment, filter(is_well, replicas))
             self._rollout.probed(version.id, trouble_in(answers, self._rollout.routes.probe.max_gpu_memory_percent))
 
     async def watch_silence(self) -> None:
@@ -142,8 +142,8 @@ class Replicas:
         deployment = self._deployments[breaker.stage]
         if not self.waking.is_awake(deployment):
             return  # its calls wait for a replica that is being started
-        well = [one for one in await ask_stats(self._handles[deployment]) if is_well(one)]
-        breaker.judge_silence(is_well=bool(well), has_work=any(one.get("has_work", True) for one in well))
+        well = [reply for reply in await ask_stats(self._handles[deployment]) if is_well(reply)]
+        breaker.judge_silence(is_well=bool(well), has_work=any(reply.get("has_work", True) for reply in well))
 
     async def _ask(self, deployments: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
         """Returns the stats of the replicas of each deployment; every deployment is called once, all at the same time."""
@@ -176,13 +176,13 @@ def is_well(stats: Mapping[str, Any]) -> bool:
 
 def fullest_gpu(replicas: Iterable[Mapping[str, Any]]) -> float | None:
     """Returns the memory use of the fullest GPU of the replicas [%]; None if none of them has a GPU."""
-    return max((one["gpu_mem_percent"] for one in replicas if one.get("gpu_mem_percent") is not None), default=None)
+    return max((replica["gpu_mem_percent"] for replica in replicas if replica.get("gpu_mem_percent") is not None), default=None)
 
 
 def trouble_in(answers: Mapping[str, Iterable[Mapping[str, Any]]], most_gpu_mem_percent: float) -> str:
     """Returns the trouble with the replicas of a version; empty: none. One full GPU among several is trouble."""
-    for name, found in answers.items():
-        replicas = list(found)
+    for name, replies in answers.items():
+        replicas = list(replies)
         if not replicas:
             return f"no answer from {name}"
         if not any(map(is_well, replicas)):

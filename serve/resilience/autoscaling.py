@@ -42,9 +42,9 @@ class StepBacklogPolicy:
         busy, backlog_s = means.get(BUSY), means.get(BACKLOG_S)
         if not busy:  # there is none, or none has reported yet; calls that wait in Serve ask for the first one
             return max(context.target_num_replicas, min(1, math.ceil(context.total_queued_requests))), {}
-        wanted = sum(busy.values()) + sum((backlog_s or {}).values()) / self._config.wait_s
+        demand = sum(busy.values()) + sum((backlog_s or {}).values()) / self._config.wait_s
         least = min(1, context.capacity_adjusted_min_replicas)
-        return max(least, math.ceil(round(wanted / self._config.utilisation, 6))), {}
+        return max(least, math.ceil(round(demand / self._config.utilisation, 6))), {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +118,12 @@ class Waiting:
 
     def __init__(self, load: EngineLoad, predicted_steps: int) -> None:
         self._load = load
-        self._left = predicted_steps
+        self._steps = predicted_steps
 
     def begun(self) -> None:
         """Called when the segment gets its slot or leaves; harmless a second time."""
-        self._load.leave(self._left)
-        self._left = 0
+        self._load.leave(self._steps)
+        self._steps = 0
 
 
 class VocoderLoad:

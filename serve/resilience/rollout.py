@@ -151,15 +151,15 @@ class Rollout:
 
     def _weight(self, version: str) -> float:
         name = self.versions[version].name
-        siblings = [one.id for one in self.versions.values() if one.name == name]
-        named = {one: self.routes.weights[one] for one in siblings if one in self.routes.weights}
+        siblings = [sibling.id for sibling in self.versions.values() if sibling.name == name]
+        named = {sibling: self.routes.weights[sibling] for sibling in siblings if sibling in self.routes.weights}
         if not any(named.values()):
             return float(version == siblings[0])
         return named.get(version, 0.0)
 
     def _recent(self, version: str) -> list[tuple[float, bool, float | None]]:
         since = self._clock() - WINDOW_S
-        return [one for one in self._tracks[version].ended if one[0] >= since]
+        return [entry for entry in self._tracks[version].ended if entry[0] >= since]
 
     def _worse_than(self, version: str, stable: str) -> str:
         """Returns the reason; empty: it is not worse, or there are too few requests."""

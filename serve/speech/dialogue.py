@@ -56,10 +56,10 @@ def dialogue_fields(items: Iterable[TimedItem], job: SpeechJob) -> dict[str, lis
     for at in turn_times(items, request):
         turn = at.turn
         times = {"start": round(at.start / rate, DIGITS), "end": round(at.stop / rate, DIGITS), "quality": "exact"}
-        who = {"speaker": turn.speaker, "voice": display_name(turn.voice)}
+        labels = {"speaker": turn.speaker, "voice": display_name(turn.voice)}
         text = request.text[slice(*turn.source)]
-        turns.append({"index": at.index, **who, "text": text, "source": list(turn.source), **times})
-        speaker = spoken.setdefault(turn.speaker, {**who, "turns": 0, "samples": 0})
+        turns.append({"index": at.index, **labels, "text": text, "source": list(turn.source), **times})
+        speaker = spoken.setdefault(turn.speaker, {**labels, "turns": 0, "samples": 0})
         speaker["turns"] += 1
         speaker["samples"] += at.stop - at.start
     speakers = [{**speaker, "speaks_s": round(speaker.pop("samples") / rate, DIGITS)} for speaker in spoken.values()]

@@ -147,7 +147,7 @@ def adapted(
     """
     changes: dict[str, Any] = {}
     lost = []
-    given: Mapping[str, Any] = {name: getattr(body, name) for name in body.model_fields_set}
+    fields: Mapping[str, Any] = {name: getattr(body, name) for name in body.model_fields_set}
     if not _or(compat.refine, capabilities.refine) and body.refine is not False:
         changes["refine"] = False
         lost.append("refine")
@@ -165,7 +165,7 @@ def adapted(
     if body.retries and capabilities.alignment is None:
         changes["retries"] = 0
         lost.append("retries")
-    if given.get("allow_control_tags") and not (compat.control_tags and capabilities.tags):
+    if fields.get("allow_control_tags") and not (compat.control_tags and capabilities.tags):
         lost.append("allow_control_tags")
     return (body.model_copy(update=changes) if changes else body), tuple(lost)
 

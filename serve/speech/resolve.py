@@ -201,14 +201,14 @@ def format_of(body: SpeechBody) -> AudioFormat:
 
 
 def _options(post: bool | PostBody, sample_rate: int) -> AudioOptions:
-    wanted = TIDY if post is True else PostBody() if post is False else post
+    settings = TIDY if post is True else PostBody() if post is False else post
     return AudioOptions(
         sample_rate=sample_rate,
-        trim=wanted.trim,
-        denoise=Denoise(wanted.denoise),
-        gain_db=wanted.gain_db,
-        loudness_lufs=wanted.loudness_lufs,
-        fade_ms=wanted.fade_ms,
+        trim=settings.trim,
+        denoise=Denoise(settings.denoise),
+        gain_db=settings.gain_db,
+        loudness_lufs=settings.loudness_lufs,
+        fade_ms=settings.fade_ms,
     )
 
 

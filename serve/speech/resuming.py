@@ -48,13 +48,13 @@ class Resuming:
         if context.resumes is None:
             return None
         tenant, key, token = context.caller.id, context.idempotency_key, context.resumes.token
-        kept = await self._idempotency.token(tenant, key) if token is None and key is not None else None
-        if token is None and kept is None:
+        stored = await self._idempotency.token(tenant, key) if token is None and key is not None else None
+        if token is None and stored is None:
             raise not_resumable("resume_unknown", f"no reply of this Idempotency-Key is known here: {ANEW}")
-        found = self._tokens.read(tenant, token or kept or "", is_kept=token is None)
-        if found.origin.body != self._hash_of(body):
+        continuation = self._tokens.read(tenant, token or stored or "", is_kept=token is None)
+        if continuation.origin.body != self._hash_of(body):
             raise bad_request("resume_mismatch", "this reply was made from another body: send the same one", status=409)
-        return found
+        return continuation
 
     def check(self, origin: Origin, body: SpeechBody, job: SpeechJob) -> None:
         """Checks that a job would make the bytes of an origin.
@@ -121,9 +121,9 @@ class Resuming:
 class KnownPart:
     """The first bytes of a reply, which its client has."""
 
-    def __init__(self, wanted: Resumption) -> None:
-        self._wanted = wanted
-        self._left = wanted.first
+    def __init__(self, resumption: Resumption) -> None:
+        self._resumption = resumption
+        self._remaining = resumption.first
         self._digest = hashlib.sha256()
 
     def rest_of(self, data: bytes) -> bytes:
@@ -132,8 +132,8 @@ class KnownPart:
         Raises:
             ApiError: 412, it has other bytes.
         """
-        known, rest = data[: self._left], data[self._left :]
-        self._left -= len(known)
+        known, rest = data[: self._remaining], data[self._remaining :]
+        self._remaining -= len(known)
         self._digest.update(known)
         if rest:
             self._check()
@@ -145,13 +145,13 @@ class KnownPart:
         Raises:
             ApiError: 416, nothing follows, or the reply is shorter than what the client has; 412, it has other bytes.
         """
-        if self._left or (is_all and self._wanted.is_range):
-            raise unsatisfiable(self._wanted.first - self._left)
+        if self._remaining or (is_all and self._resumption.is_range):
+            raise unsatisfiable(self._resumption.first - self._remaining)
         self._check()
-        return Resumed(self._wanted.first, self._wanted.seq, self._digest)
+        return Resumed(self._resumption.first, self._resumption.seq, self._digest)
 
     def _check(self) -> None:
-        if not self._digest.hexdigest().startswith(self._wanted.sha256):
+        if not self._digest.hexdigest().startswith(self._resumption.sha256):
             raise not_resumable("resume_changed", f"the bytes that were received are not those of this reply: {CHANGED}")
 
 

@@ -267,11 +267,11 @@ class SpeechSession:
         """
         limits, recorder = self._services.limits, self._recorder
         ends_at = _now() + limits.total_timeout_s
-        limit_s, what = job.first_audio_timeout_s, "no audio"
+        limit_s, problem = job.first_audio_timeout_s, "no audio"
         with closing(Encoding(job.audio, streamed=job.streamed)) as encoding:
             try:
                 async with aclosing(self._services.stream(job.request)) as chunks:
-                    while (chunk := await _next_chunk(chunks, limit_s, what, ends_at, limits.total_timeout_s)) is not None:
+                    while (chunk := await _next_chunk(chunks, limit_s, problem, ends_at, limits.total_timeout_s)) is not None:
                         self._context.caller.check_key()
                         if chunk.is_made:
                             await self._payment.pay_made()
@@ -285,7 +285,7 @@ class SpeechSession:
                             yield rest
                         # Bulk requests may be preempted for longer than a listener would wait.
                         limit_s = limits.total_timeout_s if job.is_bulk else limits.chunk_timeout_s
-                        what = "no further audio"
+                        problem = "no further audio"
             finally:
                 self._payment.end_audio()
             data = await encoding.finish()
@@ -319,13 +319,13 @@ class SpeechSession:
 
 
 async def _next_chunk(
-    chunks: AsyncGenerator[AudioChunk, None], limit_s: float, what: str, ends_at: float, total_s: float
+    chunks: AsyncGenerator[AudioChunk, None], limit_s: float, problem: str, ends_at: float, total_s: float
 ) -> AudioChunk | None:
     """Returns the next chunk; None at the end.
 
     Args:
         limit_s: how long to wait for it.
-        what: what is missing if it does not come, for the message.
+        problem: what is missing if it does not come, for the message.
         ends_at: end of the request's whole time of total_s, by the loop's clock; writing slowly uses it up.
 
     Raises:
@@ -340,7 +340,7 @@ async def _next_chunk(
         pass
     if ends_at <= now + limit_s:
         raise not_finished(total_s)
-    raise DeadlineExceeded(f"{what} after {limit_s:g} s")
+    raise DeadlineExceeded(f"{problem} after {limit_s:g} s")
 
 
 def _now() -> float:

@@ -87,8 +87,8 @@ def _lasts(cue: Cue) -> bool:
 
 
 def _cues(items: Sequence[TimedItem], job: SpeechJob) -> Iterator[Cue]:
-    wanted = TimeKind.WORD if any(item.kind is TimeKind.WORD for item in items) else TimeKind.SEGMENT
-    timed = [item for item in items if item.kind is wanted]
+    kind = TimeKind.WORD if any(item.kind is TimeKind.WORD for item in items) else TimeKind.SEGMENT
+    timed = [item for item in items if item.kind is kind]
     text, rate = job.request.text, job.audio.sample_rate
     voices = {item.segment: _speaker(item, job) for item in items if item.kind is TimeKind.SEGMENT}
     stops = [_between(text, *pair) for pair in pairwise(timed)] + [len(text)]

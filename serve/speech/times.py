@@ -36,7 +36,7 @@ def times_fields(
         elif job.timestamps == "word":
             lists.setdefault("words", []).append(_fields(item, job, from_s, from_character))
         elif job.timestamps == "char":
-            chars = (_fields(one, job, from_s, from_character) for one in characters_of(item))
+            chars = (_fields(character, job, from_s, from_character) for character in characters_of(item))
             lists.setdefault("chars", []).extend(chars)
     return lists
 
@@ -52,14 +52,14 @@ def turns_fields(items: Iterable[TimedItem], job: SpeechJob) -> dict[str, list[F
     segments = [item for item in items if item.kind is TimeKind.SEGMENT]
     if len({item.voice for item in segments}) < 2:
         return {}
-    text, rate, told = job.request.text, job.audio.sample_rate, []
+    text, rate, turns = job.request.text, job.audio.sample_rate, []
     for voice, run in groupby(segments, attrgetter("voice")):
         turn = list(run)
         source = [turn[0].source[0], turn[-1].source[1]]
         times = {"start": round(turn[0].start / rate, DIGITS), "end": round(turn[-1].stop / rate, DIGITS)}
         speaker = display_name(voice or job.request.voice)
-        told.append({"voice": speaker, "text": text[slice(*source)], "source": source, **times, "quality": "exact"})
-    return {"turns": told}
+        turns.append({"voice": speaker, "text": text[slice(*source)], "source": source, **times, "quality": "exact"})
+    return {"turns": turns}
 
 
 def coverage_fields(coverage: Coverage) -> Fields:
@@ -99,5 +99,5 @@ def _fields(item: TimedItem, job: SpeechJob, from_s: float, from_character: int)
         TimeKind.WORD: {"text": text, "source": source, "segment": item.segment},
         TimeKind.BREAK: {},
     }
-    told = {name: value for name, value in named[item.kind].items() if value is not None}
-    return {**told, **fields, "quality": item.quality.value}
+    values = {name: value for name, value in named[item.kind].items() if value is not None}
+    return {**values, **fields, "quality": item.quality.value}

@@ -113,8 +113,8 @@ class VoiceLoudness:
 
     async def _measure(self, name: str, version: Version, scheduling: SchedulingParams, caller: Caller) -> float | None:
         shipped, checkpoint = self._library.catalogue.has(name), version.pipeline.checkpoint
-        if shipped and (kept := await ask_store(self._library.loudness, name, checkpoint)) is not None:
-            return kept if kept > SILENCE_LUFS else None
+        if shipped and (stored := await ask_store(self._library.loudness, name, checkpoint)) is not None:
+            return stored if stored > SILENCE_LUFS else None
         waits = replace(scheduling, first_audio_s=None)
         async with self._room:
             samples = await self._sampler.say_preview(name, (), caller, model=version.id, scheduling=waits)

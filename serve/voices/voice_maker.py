@@ -156,7 +156,7 @@ class VoiceMaker:
             ReferenceRejected, UnsupportedFormat, AtCapacity
         """
         await self._check_new(metadata)
-        voice, report = await self.heard(content, transcript)
+        voice, report = await self.voice_of(content, transcript)
         assert voice.sample_codes is not None
         fields = {
             "origin": "upload",
@@ -166,7 +166,7 @@ class VoiceMaker:
         }
         return await self._make(metadata, fields, voice), report
 
-    async def heard(self, content: bytes, transcript: str) -> tuple[Voice, Report]:
+    async def voice_of(self, content: bytes, transcript: str) -> tuple[Voice, Report]:
         """Returns the voice of a recording, which has no name and is not stored.
 
         Raises:
@@ -211,9 +211,9 @@ class VoiceMaker:
             UnknownVoice: there is none.
             ReadOnlyVoice: it is one of the catalogue's.
         """
-        found = self._library.find(voice_id) if is_id(voice_id) else None
-        if found is not None and found.id == voice_id:
-            return found
+        voice = self._library.find(voice_id) if is_id(voice_id) else None
+        if voice is not None and voice.id == voice_id:
+            return voice
         self._library.canonical(voice_id)  # raises if there is no such voice at all
         raise ReadOnlyVoice("this voice is built in, or defined by its name: it cannot be changed", param="id")
 

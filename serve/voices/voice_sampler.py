@@ -59,9 +59,9 @@ class VoiceSampler:
         stored = self._library.find(name)
         if stored is not None:
             with contextlib.suppress(StoreUnavailable):
-                kept = await ask_store(self._library.preview, stored)
-                if kept is not None:
-                    return kept
+                audio = await ask_store(self._library.preview, stored)
+                if audio is not None:
+                    return audio
         languages = () if stored is None else stored.record.languages
         samples = await self.say_preview(self._library.canonical(name), languages, caller)
         return await asyncio.to_thread(encode_preview, samples, 0.0)  # the samples include the voice's own gain
@@ -76,13 +76,13 @@ class VoiceSampler:
         stored = self._library.find(name)
         canonical = self._library.canonical(name)
         texts = SCORE_TEXTS[self._language(() if stored is None else stored.record.languages)]
-        said = [asyncio.create_task(self._say(canonical, text, seed, caller)) for seed, text in enumerate(texts)]
+        tasks = [asyncio.create_task(self._say(canonical, text, seed, caller)) for seed, text in enumerate(texts)]
         try:
-            takes = await asyncio.gather(*said)
+            takes = await asyncio.gather(*tasks)
         finally:
-            for each in said:
-                each.cancel()  # of one that fails, nobody needs the others
-            await asyncio.gather(*said, return_exceptions=True)
+            for task in tasks:
+                task.cancel()  # of one that fails, nobody needs the others
+            await asyncio.gather(*tasks, return_exceptions=True)
         score = await asyncio.to_thread(stability, takes)
         if stored is not None:
             await ask_store(self._library.keep_score, stored, score)
@@ -114,7 +114,7 @@ class VoiceSampler:
 
     def _language(self, languages: tuple[str, ...]) -> str:
         """Returns the first of these that the checkpoint supports: the voice's first language, English, its own first one."""
-        return next((each for each in (*languages[:1], "en") if each in self._speaks), self._speaks[0])
+        return next((language for language in (*languages[:1], "en") if language in self._speaks), self._speaks[0])
 
 
 def encode_preview(samples: NDArray[np.float32], gain_db: float) -> bytes:

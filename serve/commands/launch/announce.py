@@ -26,14 +26,14 @@ ANSWER_S = 2.0
 
 def own_listeners(processes: Sequence[Process]) -> list[tuple[Process, Listener]]:
     """Returns the open ports of these processes."""
-    by_pid = {found.pid: found for found in processes}
-    return [(by_pid[found.pid], found) for found in listeners() if found.pid in by_pid]
+    by_pid = {process.pid: process for process in processes}
+    return [(by_pid[listener.pid], listener) for listener in listeners() if listener.pid in by_pid]
 
 
 def gcs_address(processes: Sequence[Process]) -> str | None:
     """Returns the address to which Ray's drivers connect; None while there is none."""
-    found = (re.search(r"--gcs-address=(\S+)", process.command()) for process in processes)
-    return next((match[1] for match in found if match is not None), None)
+    matches = (re.search(r"--gcs-address=(\S+)", process.command()) for process in processes)
+    return next((match[1] for match in matches if match is not None), None)
 
 
 def dashboard_url(opened: Sequence[tuple[Process, Listener]]) -> str | None:
@@ -78,13 +78,13 @@ def open_ports(
     for process, listener in opened:
         groups[port_use(process, listener, service_port, haproxy), listener.is_local].append(listener)
     order = sorted(groups, key=lambda group: (group[0] == RAY, min(listener.port for listener in groups[group])))
-    for what, is_local in order:
-        found = sorted({listener.port for listener in groups[what, is_local]})
-        where = ", ".join(map(str, found)) if len(found) <= 4 else f"{len(found)} ports"
-        who = "this machine" if is_local else "everyone who reaches this machine"
-        if what in WITH_TOKEN:
-            who += ", only with the token" if token else ", WITHOUT A TOKEN: RAY_AUTH_MODE is disabled"
-        yield f"{where:<22} {what:<24} {who}"
+    for use, is_local in order:
+        numbers = sorted({listener.port for listener in groups[use, is_local]})
+        where = ", ".join(map(str, numbers)) if len(numbers) <= 4 else f"{len(numbers)} ports"
+        audience = "this machine" if is_local else "everyone who reaches this machine"
+        if use in WITH_TOKEN:
+            audience += ", only with the token" if token else ", WITHOUT A TOKEN: RAY_AUTH_MODE is disabled"
+        yield f"{where:<22} {use:<24} {audience}"
 
 
 def announcement(url: str, checkpoint: str, ports: Iterator[str], access: Path) -> str:

@@ -47,8 +47,8 @@ def unused_gpu(pipeline: PipelineConfig) -> tuple[str, str] | None:
     return None
 
 
-def _problem(what: str, otherwise: str) -> tuple[str, str]:
-    return f"{what} needs PyTorch, which is not installed", f"{INSTALL}, {otherwise}"
+def _problem(feature: str, otherwise: str) -> tuple[str, str]:
+    return f"{feature} needs PyTorch, which is not installed", f"{INSTALL}, {otherwise}"
 
 
 def _not_native(source: Path) -> str | None:

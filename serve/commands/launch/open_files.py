@@ -43,12 +43,12 @@ def raise_limit(environment: Mapping[str, str], *, with_haproxy: bool) -> Iterat
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if now == resource.RLIM_INFINITY:
         return
-    wanted = allowed()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    limit = allowed()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
     needed = OPEN_FILES["haproxy" if with_haproxy else "plain"]
     if with_haproxy:
         needed = max(needed, files_for(int(environment.get(MAXCONN, 0))))
-    if wanted < needed:
+    if limit < needed:
         lower = f", lower {MAXCONN}" if needed > OPEN_FILES["haproxy"] else ""
         do = f"raise the limit (`ulimit -Hn {needed}`, LimitNOFILE of systemd){lower}, or start with --plain"
         yield f"at most {most} files may be open here, and {needed} are needed: {do}, for which 1024 will do"
@@ -56,9 +56,9 @@ def raise_limit(environment: Mapping[str, str], *, with_haproxy: bool) -> Iterat
 
 def few_connections(environment: Mapping[str, str]) -> Iterator[str]:
     """Yields a sentence if HAProxy holds fewer connections than it would with a higher limit."""
-    held = connections()
-    if environment.get(MAXCONN) == str(held) and held < CONNECTIONS:
+    capacity = connections()
+    if environment.get(MAXCONN) == str(capacity) and capacity < CONNECTIONS:
         yield (
-            f"HAProxy holds {held} connections at a time, {CONNECTIONS} where {files_for(CONNECTIONS)} files may be open: "
+            f"HAProxy holds {capacity} connections at a time, {CONNECTIONS} where {files_for(CONNECTIONS)} files may be open: "
             f"`ulimit -Hn {files_for(CONNECTIONS)}`, LimitNOFILE of systemd"
         )

@@ -64,33 +64,33 @@ class Listener:
 def processes() -> Iterator[Process]:
     """Yields every process of this machine."""
     for pid in psutil.pids():
-        if (found := process(pid)) is not None:
-            yield found
+        if (entry := process(pid)) is not None:
+            yield entry
 
 
 def process(pid: int) -> Process | None:
     """Returns a process; None if it does not run."""
     with suppress(psutil.Error, ProcessLookupError):
-        found = psutil.Process(pid)
-        with found.oneshot():
-            if found.status() not in ENDED:
-                return Process(pid, found.name(), found.ppid(), os.getsid(pid))
+        handle = psutil.Process(pid)
+        with handle.oneshot():
+            if handle.status() not in ENDED:
+                return Process(pid, handle.name(), handle.ppid(), os.getsid(pid))
     return None
 
 
 def members(session: int) -> list[Process]:
     """Returns the processes of a session."""
-    return [found for found in processes() if found.session == session]
+    return [member for member in processes() if member.session == session]
 
 
 def sessions_with(variable: str) -> set[int]:
     """Returns the sessions in which a process was started with `NAME=value`; other users' cannot be read."""
     name, _, value = variable.partition("=")
     sessions = set()
-    for found in processes():
+    for candidate in processes():
         with suppress(psutil.Error):
-            if psutil.Process(found.pid).environ().get(name) == value:
-                sessions.add(found.session)
+            if psutil.Process(candidate.pid).environ().get(name) == value:
+                sessions.add(candidate.session)
     return sessions
 
 
@@ -106,18 +106,18 @@ def end_session(session: int, patience_s: float) -> list[str]:
     """
     if session == os.getsid(0):
         raise ValueError("a process does not end its own session")
-    found = members(session)
+    ended = members(session)
     deadline = time.monotonic() + patience_s
     if patience_s > 0:
-        _signal(found, signal.SIGTERM)
+        _signal(ended, signal.SIGTERM)
         while members(session) and time.monotonic() < deadline:
             time.sleep(POLL_S)
     for _ in range(KILL_ROUNDS):
-        if not (left := members(session)):
+        if not (remaining := members(session)):
             break
-        _signal(left, signal.SIGKILL)
+        _signal(remaining, signal.SIGKILL)
         time.sleep(POLL_S)
-    return sorted({each.name for each in found})
+    return sorted({member.name for member in ended})
 
 
 def _signal(targets: list[Process], number: signal.Signals) -> None:
@@ -129,9 +129,9 @@ def _signal(targets: list[Process], number: signal.Signals) -> None:
 def listeners() -> list[Listener]:
     """Returns every open TCP port of this machine."""
     return [
-        Listener(each.laddr.ip, each.laddr.port, each.pid)
-        for each in psutil.net_connections("tcp")
-        if each.laddr and each.status == psutil.CONN_LISTEN
+        Listener(connection.laddr.ip, connection.laddr.port, connection.pid)
+        for connection in psutil.net_connections("tcp")
+        if connection.laddr and connection.status == psutil.CONN_LISTEN
     ]
 
 

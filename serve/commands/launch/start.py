@@ -189,8 +189,8 @@ def without_proxy(outside: Mapping[str, str]) -> dict[str, str]:
     chosen = outside.get("no_proxy") or outside.get("NO_PROXY") or ""
     hosts = [host for host in chosen.split(",") if host.strip()]
     value = ",".join([*hosts, *(host for host in LOCAL_HOSTS if host not in hosts)])
-    found = {"no_proxy": value, "NO_PROXY": value}
-    return found | ({"no_grpc_proxy": f"{outside['no_grpc_proxy']},{value}"} if "no_grpc_proxy" in outside else {})
+    variables = {"no_proxy": value, "NO_PROXY": value}
+    return variables | ({"no_grpc_proxy": f"{outside['no_grpc_proxy']},{value}"} if "no_grpc_proxy" in outside else {})
 
 
 def token_of(environment: Mapping[str, str]) -> str | None:
@@ -203,32 +203,32 @@ def token_of(environment: Mapping[str, str]) -> str | None:
 def access_of(environment: Mapping[str, str], gcs: str | None, dashboard: str | None) -> dict[str, str]:
     """Returns the variables with which Ray's commands reach this cluster."""
     names = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", *ONE_MACHINE)
-    found = {name: environment[name] for name in names if name in environment}
-    return found | ({"RAY_ADDRESS": gcs} if gcs else {}) | ({"RAY_DASHBOARD_ADDRESS": dashboard} if dashboard else {})
+    variables = {name: environment[name] for name in names if name in environment}
+    return variables | ({"RAY_ADDRESS": gcs} if gcs else {}) | ({"RAY_DASHBOARD_ADDRESS": dashboard} if dashboard else {})
 
 
 def haproxy_ports(environment: Mapping[str, str]) -> dict[int, str]:
     """Returns HAProxy's ports besides the service's own, and what each is for."""
     if environment.get("RAY_SERVE_ENABLE_HA_PROXY") != "1":
         return {}
-    return {int(environment.get(name, port)): what for name, (port, what) in HAPROXY_PORTS.items()}
+    return {int(environment.get(name, port)): use for name, (port, use) in HAPROXY_PORTS.items()}
 
 
 def taken_ports(settings: Settings, environment: Mapping[str, str]) -> Iterator[str]:
     """Yields a sentence for each port that another process holds."""
     if not is_free(settings.host, settings.port):
-        yield f"{taken(settings.host, settings.port)}, or change http_options.port in {settings.path}"
-    variables = {what: name for name, (_, what) in HAPROXY_PORTS.items()}
-    for port, what in haproxy_ports(environment).items():
+        yield f"{port_conflict(settings.host, settings.port)}, or change http_options.port in {settings.path}"
+    variables = {use: name for name, (_, use) in HAPROXY_PORTS.items()}
+    for port, use in haproxy_ports(environment).items():
         if not is_free(ANY_HOST, port):
-            yield f"{taken(ANY_HOST, port)}, set {variables[what]} ({what}), or start with --plain"
+            yield f"{port_conflict(ANY_HOST, port)}, set {variables[use]} ({use}), or start with --plain"
 
 
-def taken(host: str, port: int) -> str:
+def port_conflict(host: str, port: int) -> str:
     """Returns a sentence that names the process on a port, if it can be seen."""
-    holder = next((found.pid for found in listeners() if found.port == port), None)
-    found = process(holder) if holder is not None else None
-    whose = f"by {found.name}, process {found.pid}" if found is not None else "already"
+    pid = next((listener.pid for listener in listeners() if listener.port == port), None)
+    holder = process(pid) if pid is not None else None
+    whose = f"by {holder.name}, process {holder.pid}" if holder is not None else "already"
     return f"{host}:{port} is taken {whose}: stop that"
 
 

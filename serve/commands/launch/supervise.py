@@ -153,9 +153,9 @@ class Service:
         if self._command.poll() is not None:
             return f"`serve run` ended with exit code {self._command.returncode}"
         if len(self._vital) < len(VITAL):  # still starting
-            for found in self.processes():
-                if found.name in VITAL and found.parent == self.session:  # not one of its children, which has no name yet
-                    self._vital.setdefault(found.name, found)
+            for member in self.processes():
+                if member.name in VITAL and member.parent == self.session:  # not one of its children, which has no name yet
+                    self._vital.setdefault(member.name, member)
         gone = [name for name, known in self._vital.items() if process(known.pid) != known]
         return f"Ray's {' and '.join(gone)} ended" if gone else None
 

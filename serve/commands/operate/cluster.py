@@ -83,28 +83,28 @@ def address_of(named: str | None, services: Iterable[str], clusters: Callable[[]
                 f"{named} is no address of a Ray cluster: give HOST:PORT, or leave it out for the one that runs here"
             )
         return named
-    found = sorted(services) or sorted(clusters())
-    if len(found) > 1:
-        raise ValueError(f"several Ray clusters run here ({', '.join(found)}): choose one with --address")
-    if not found:
+    addresses = sorted(services) or sorted(clusters())
+    if len(addresses) > 1:
+        raise ValueError(f"several Ray clusters run here ({', '.join(addresses)}): choose one with --address")
+    if not addresses:
         raise ValueError(
             f"no service runs here that {cache_home()} knows, and no Ray cluster of this user: name one with --address"
         )
-    return found[0]
+    return addresses[0]
 
 
 def own_clusters() -> set[str]:
     """Returns the addresses of the clusters of which this user runs a node on this machine."""
-    nodes = [found for found in processes() if found.name == "raylet" and found.is_own]
+    nodes = [entry for entry in processes() if entry.name == "raylet" and entry.is_own]
     return {address for node in nodes if (address := gcs_address([node])) is not None}
 
 
 def use_access(access: Mapping[str, str]) -> None:
     """Restarts this command with a service's token, if it does not have it: Ray reads its environment when it is imported."""
-    wanted = {name: value for name, value in access.items() if name not in PLACES}
-    if wanted.items() <= os.environ.items():
+    required = {name: value for name, value in access.items() if name not in PLACES}
+    if required.items() <= os.environ.items():
         return
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | wanted)
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | required)
 
 
 def _give_up(limit_s: float) -> None:

@@ -57,9 +57,9 @@ class Section:
 
 def sections() -> Iterator[Section]:
     """Yields every section of the configuration, each model once."""
-    seen: set[type[BaseModel]] = set()
+    visited: set[type[BaseModel]] = set()
     for path, model, meaning in ROOTS:
-        yield from _sections(path, model, meaning, seen)
+        yield from _sections(path, model, meaning, visited)
 
 
 def markdown() -> str:
@@ -75,20 +75,20 @@ def markdown() -> str:
     return "".join(parts)
 
 
-def _sections(path: str, model: type[BaseModel], meaning: str, seen: set[type[BaseModel]]) -> Iterator[Section]:
-    seen.add(model)
+def _sections(path: str, model: type[BaseModel], meaning: str, visited: set[type[BaseModel]]) -> Iterator[Section]:
+    visited.add(model)
     below: list[tuple[str, type[BaseModel]]] = []
     rows = []
     for key, field in model.model_fields.items():
         inner, is_mapping = _model_in(field.annotation)
-        if inner is None or inner in seen:
+        if inner is None or inner in visited:
             rows.append(_row(key, field))
         else:
             below.append((f"{path}.{key}" + (".<name@version>" if is_mapping else ""), inner))
     yield Section(path, meaning, tuple(rows))
     for inner_path, inner in below:
-        if inner not in seen:
-            yield from _sections(inner_path, inner, " ".join((inner.__doc__ or "").split()), seen)
+        if inner not in visited:
+            yield from _sections(inner_path, inner, " ".join((inner.__doc__ or "").split()), visited)
 
 
 def _row(key: str, field: FieldInfo) -> Row:
@@ -102,7 +102,7 @@ def _model_in(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, False
     if get_origin(annotation) in (Union, UnionType, dict):
-        inner = next((model for each in get_args(annotation) if (model := _model_in(each)[0])), None)
+        inner = next((model for argument in get_args(annotation) if (model := _model_in(argument)[0])), None)
         return inner, get_origin(annotation) is dict
     return None, False
 
@@ -110,12 +110,12 @@ def _model_in(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
 def _type(annotation: Any, metadata: list[Any]) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        inner = [each for part in arguments[1:] for each in getattr(part, "metadata", [part])]
+        inner = [constraint for part in arguments[1:] for constraint in getattr(part, "metadata", [part])]
         return _type(arguments[0], inner)
     if origin is Literal:
         return " or ".join(f"`{value}`" for value in arguments)
     if origin in (Union, UnionType):
-        return " or ".join("null" if each is type(None) else _type(each, metadata) for each in arguments)
+        return " or ".join("null" if argument is type(None) else _type(argument, metadata) for argument in arguments)
     if origin is tuple:
         return f"list of {_type(arguments[0], [])}"
     if origin is dict:
@@ -138,7 +138,7 @@ def _default(field: FieldInfo) -> str:
     if value is None or isinstance(value, bool):
         return f"`{'null' if value is None else str(value).lower()}`"
     if isinstance(value, tuple):
-        return f"`[{', '.join(str(each) for each in value)}]`"
+        return f"`[{', '.join(str(entry) for entry in value)}]`"
     return f"`{_number(value) if isinstance(value, int | float) else value}`"
 
 

@@ -37,10 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     with connected(args.address, args.grace + ANSWER_S):
-        left = asyncio.run(drain(application["name"], args.grace))
-    if left:
-        print(f"{left} streams were still running after {args.grace:g} s", file=sys.stderr)
-    return 1 if left else 0
+        remaining = asyncio.run(drain(application["name"], args.grace))
+    if remaining:
+        print(f"{remaining} streams were still running after {args.grace:g} s", file=sys.stderr)
+    return 1 if remaining else 0
 
 
 async def drain(application: str, grace_s: float) -> int:

@@ -37,15 +37,15 @@ def main(arguments: list[str] | None = None) -> int:
     add_address(parser)
     args = parser.parse_args(arguments)
     with connected(args.address, args.grace + ANSWER_S):
-        left = leave(args.node or node_here(alive_nodes()), args.grace)
-    if left:
-        print(f"after {args.grace:g} s there still were {', '.join(left)}", file=sys.stderr)
-    return 1 if left else 0
+        remaining = leave(args.node or node_here(alive_nodes()), args.grace)
+    if remaining:
+        print(f"after {args.grace:g} s there still were {', '.join(remaining)}", file=sys.stderr)
+    return 1 if remaining else 0
 
 
 def alive_nodes() -> dict[str, dict[str, Any]]:
     """Returns id -> Ray's description of every node of the cluster."""
-    return {found["NodeID"]: found for found in ray.nodes() if found["Alive"]}  # type: ignore[no-untyped-call]
+    return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}  # type: ignore[no-untyped-call]
 
 
 def node_here(alive: Mapping[str, Mapping[str, Any]]) -> str:
@@ -54,16 +54,18 @@ def node_here(alive: Mapping[str, Mapping[str, Any]]) -> str:
     Raises:
         ValueError: there is none, or there are several.
     """
-    here = [node for node, found in alive.items() if is_free(found["NodeManagerAddress"], 0)]
+    here = [node for node, facts in alive.items() if is_free(facts["NodeManagerAddress"], 0)]
     if len(here) == 1:
         return here[0]
-    found = "; ".join(f"{node} at {each['NodeManagerAddress']}{' (the head)' * is_head(each)}" for node, each in alive.items())
-    raise ValueError(f"{len(here) or 'none'} of the cluster's nodes are on this machine: choose one with --node: {found}")
+    listing = "; ".join(
+        f"{node} at {facts['NodeManagerAddress']}{' (the head)' * is_head(facts)}" for node, facts in alive.items()
+    )
+    raise ValueError(f"{len(here) or 'none'} of the cluster's nodes are on this machine: choose one with --node: {listing}")
 
 
-def is_head(found: Mapping[str, Any]) -> bool:
+def is_head(node: Mapping[str, Any]) -> bool:
     """True for the first machine, which carries the cluster."""
-    return HEAD in found["Resources"]
+    return HEAD in node["Resources"]
 
 
 def leave(node: str, grace_s: float) -> list[str]:
@@ -81,9 +83,9 @@ def leave(node: str, grace_s: float) -> list[str]:
     accepted, why = drain_node(node, "the node leaves the cluster", deadline)
     if not accepted:
         raise ValueError(f"Ray does not let it leave: {why}")
-    while (left := on(node)) and time.time() < deadline:
+    while (remaining := on(node)) and time.time() < deadline:
         time.sleep(POLL_S)
-    return left
+    return remaining
 
 
 def on(node: str) -> list[str]:

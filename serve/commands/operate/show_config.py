@@ -39,25 +39,25 @@ def main(arguments: list[str] | None = None) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
-    given = checked.document["applications"][0].get("args", {})
-    rows = list(resolved(checked.app, given, ""))
+    file_values = checked.document["applications"][0].get("args", {})
+    rows = list(resolved(checked.app, file_values, ""))
     width = max(len(path) for path, *_ in rows)
     for path, value, origin, description in rows:
         print(f"{path:<{width}}  {value!s:<20} {origin:<8} {description}")
     return 0
 
 
-def resolved(model: BaseModel, given: Mapping[str, Any], at: str) -> Iterator[tuple[str, Any, str, str]]:
+def resolved(model: BaseModel, file_values: Mapping[str, Any], at: str) -> Iterator[tuple[str, Any, str, str]]:
     """Yields every value below `model`: path, value, origin, description."""
     for name, field in type(model).model_fields.items():
         value, path = getattr(model, name), f"{at}{name}"
         if isinstance(value, BaseModel):
-            yield from resolved(value, given.get(name) or {}, f"{path}.")
+            yield from resolved(value, file_values.get(name) or {}, f"{path}.")
         elif isinstance(value, dict) and value:
             for key, entry in value.items():
-                yield from resolved(entry, given[name][key] or {}, f"{path}.{key}.")
+                yield from resolved(entry, file_values[name][key] or {}, f"{path}.{key}.")
         else:
-            yield path, _without_password(value), "file" if name in given else "default", field.description or ""
+            yield path, _without_password(value), "file" if name in file_values else "default", field.description or ""
 
 
 def _without_password(value: Any) -> Any:

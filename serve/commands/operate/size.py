@@ -124,13 +124,17 @@ def card_here() -> Card | None:
     """
     if not torch.cuda.is_available():
         return None
-    found = torch.cuda.get_device_properties(0)
-    refuse_old(found.name, (found.major, found.minor))
-    memory_rate = found.memory_clock_rate * 1e3 * found.memory_bus_width * BYTES_A_CLOCK * memory_share(found.name)
-    lanes = LANES.get((found.major, found.minor), MOST_LANES) * found.multi_processor_count
-    if not memory_rate or not found.clock_rate:
-        raise ConfigError(f"the driver of {found.name} tells no clock rates: set engine.slots in a copy of configs/gpu.yaml")
-    return Card(found.name, found.total_memory / GIB, memory_rate, lanes * 2 * found.clock_rate * 1e3 / 1e12)
+    properties = torch.cuda.get_device_properties(0)
+    refuse_old(properties.name, (properties.major, properties.minor))
+    memory_rate = (
+        properties.memory_clock_rate * 1e3 * properties.memory_bus_width * BYTES_A_CLOCK * memory_share(properties.name)
+    )
+    lanes = LANES.get((properties.major, properties.minor), MOST_LANES) * properties.multi_processor_count
+    if not memory_rate or not properties.clock_rate:
+        raise ConfigError(
+            f"the driver of {properties.name} tells no clock rates: set engine.slots in a copy of configs/gpu.yaml"
+        )
+    return Card(properties.name, properties.total_memory / GIB, memory_rate, lanes * 2 * properties.clock_rate * 1e3 / 1e12)
 
 
 def memory_share(name: str) -> float:
@@ -153,9 +157,9 @@ def choose(card: Card) -> Choice | None:
     Returns:
         None if not even the smallest setting fits the memory. A card that misses the goal gets the fewest bytes per step.
     """
-    choices = [found for formats in FORMATS for slots in SLOTS if (found := _choice(card, slots, formats)) is not None]
-    good = (found for found in choices if found.reaches_goal and found.engine.slots >= LEAST_SLOTS)
-    return next(good, None) or min(choices, key=lambda found: found.first_audio_ms, default=None)
+    choices = [choice for formats in FORMATS for slots in SLOTS if (choice := _choice(card, slots, formats)) is not None]
+    good = (choice for choice in choices if choice.reaches_goal and choice.engine.slots >= LEAST_SLOTS)
+    return next(good, None) or min(choices, key=lambda choice: choice.first_audio_ms, default=None)
 
 
 def _choice(card: Card, slots: int, formats: dict[str, str]) -> Choice | None:
@@ -195,15 +199,15 @@ def derive(document: dict[str, Any], choice: Choice) -> None:
     deployments = {deployment["name"]: deployment for deployment in application["deployments"]}
     ingress, acoustic = deployments["Ingress"], deployments["AcousticModel"]
     needed = math.ceil(choice.audio_s_per_s / INGRESS_RATE)
-    others = sum(one["ray_actor_options"]["num_cpus"] for one in deployments.values() if one is not ingress)
+    others = sum(other["ray_actor_options"]["num_cpus"] for other in deployments.values() if other is not ingress)
     room = int(((os.cpu_count() or 1) - others) // ingress["ray_actor_options"]["num_cpus"])
     ingress["num_replicas"] = max(1, min(max(needed, ingress["num_replicas"]), room))
     engine = choice.engine
     limits = application["args"].setdefault("limits", {})
     limits["max_in_flight"] = max(1, (engine.slots + engine.max_waiting) // ingress["num_replicas"])
     for name, (least, _) in least_ongoing(read_app_config(application["args"])).items():
-        taken = deployments[name]
-        taken["max_ongoing_requests"] = max(least, taken["max_ongoing_requests"])
+        options = deployments[name]
+        options["max_ongoing_requests"] = max(least, options["max_ongoing_requests"])
     acoustic["max_queued_requests"] = max(acoustic["max_queued_requests"], acoustic["max_ongoing_requests"])
 
 

@@ -142,10 +142,10 @@ def check_offline(folder: Path, hashes: Mapping[str, str]) -> None:
     if missing:
         raise FetchError(f"{folder} lacks {', '.join(missing)}; run again without --offline", EXIT_INCOMPLETE)
     for file, expected in hashes.items():
-        found = file_sha256(folder / file)
-        if found != expected:
+        actual = file_sha256(folder / file)
+        if actual != expected:
             raise FetchError(
-                f"{folder / file}: expected SHA-256 {expected}, found {found}; run again without --offline", EXIT_WRONG_BYTES
+                f"{folder / file}: expected SHA-256 {expected}, found {actual}; run again without --offline", EXIT_WRONG_BYTES
             )
     write_manifest(folder, dict(hashes))
 
@@ -237,11 +237,11 @@ def _range_total(response: requests.Response) -> int | None:
 
 
 def _accept(part: Path, path: Path, expected: str, url: str) -> None:
-    found = file_sha256(part) if part.exists() else hashlib.sha256().hexdigest()
-    if found != expected:
+    actual = file_sha256(part) if part.exists() else hashlib.sha256().hexdigest()
+    if actual != expected:
         part.unlink(missing_ok=True)
         raise FetchError(
-            f"{url}: expected SHA-256 {expected}, found {found}. The part is deleted: run again, or name another --endpoint",
+            f"{url}: expected SHA-256 {expected}, found {actual}. The part is deleted: run again, or name another --endpoint",
             EXIT_WRONG_BYTES,
         )
     part.replace(path)

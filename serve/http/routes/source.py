@@ -55,13 +55,13 @@ def installed_files(files: Iterable[PackagePath]) -> dict[str, Path]:
 
     Its pyproject.toml, Makefile and README.md lie in share/, its licences beside its metadata; tests and docs/ are not in it.
     """
-    found = {}
+    archive = {}
     for file in files:
         if file.parts[0] in FOLDERS and file.suffix in KINDS:
-            found[str(file)] = Path(str(file.locate()))
+            archive[str(file)] = Path(str(file.locate()))
         elif file.name in FILES and file.parts[0] not in FOLDERS:
-            found[file.name] = Path(str(file.locate()))
-    return found
+            archive[file.name] = Path(str(file.locate()))
+    return archive
 
 
 def pack(files: dict[str, Path]) -> bytes:

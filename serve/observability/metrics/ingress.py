@@ -93,9 +93,9 @@ class IngressMetrics:
         """Sets the number of requests in flight."""
         self._registry.set_gauge(IN_FLIGHT, in_flight)
 
-    def set_unread(self, held: int) -> None:
+    def set_unread(self, size: int) -> None:
         """Sets how many bytes are held for clients that read slowly."""
-        self._registry.set_gauge(UNREAD, held)
+        self._registry.set_gauge(UNREAD, size)
 
     def set_degradation(self, level: int) -> None:
         """Sets the number of active degradation steps."""

@@ -96,15 +96,17 @@ class DeepgramDoor:
 
     async def obey(self, frame: str, conversation: Conversation) -> Message | None:
         """As Door says; a flush of what is spoken already is confirmed at once."""
-        said = read_fields(DeepgramMessage, parse_object(frame))
-        if (said.text is None) is (said.type == "Speak"):
-            raise bad_request("missing_field" if said.text is None else "unknown_field", "text belongs to Speak", param="text")
-        match said.type:
+        message = read_fields(DeepgramMessage, parse_object(frame))
+        if (message.text is None) is (message.type == "Speak"):
+            raise bad_request(
+                "missing_field" if message.text is None else "unknown_field", "text belongs to Speak", param="text"
+            )
+        match message.type:
             case "Speak":
                 if not conversation.is_open(CONTEXT):
                     self._done = 0
                     conversation.open(CONTEXT, self._settings)
-                conversation.add(CONTEXT, said.text or "")
+                conversation.add(CONTEXT, message.text or "")
             case "Flush":
                 return self._flush(conversation)
             case "Clear":

@@ -64,12 +64,12 @@ def speech_values(raw: bytes, query: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         ApiError: 400
     """
-    body, asked = read_body(SpeakBody, raw), read_values(SpeakQuery, dict(query))
-    if asked.callback is not None:
+    body, options = read_body(SpeakBody, raw), read_values(SpeakQuery, dict(query))
+    if options.callback is not None:
         raise bad_request("callback_not_supported", "the audio is the reply: leave callback out", param="callback")
-    if asked.container is None and asked.encoding in OTHERS_BY_DEFAULT:
+    if options.container is None and options.encoding in OTHERS_BY_DEFAULT:
         raise bad_request("unsupported_format", "mulaw and alaw have no WAV header here: say container=none", param="container")
-    return {"input": body.text, **speech_fields(asked), **ignored_fields(body.model_extra or {}, PLACE)}
+    return {"input": body.text, **speech_fields(options), **ignored_fields(body.model_extra or {}, PLACE)}
 
 
 def socket_fields(query: Mapping[str, str]) -> dict[str, Any]:
@@ -78,38 +78,40 @@ def socket_fields(query: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         ApiError: 400
     """
-    asked = read_values(SpeakQuery, bounded({"container": "none", **query}, SpeakQuery))
-    if asked.encoding not in SOCKET_ENCODINGS or asked.container != "none":
+    options = read_values(SpeakQuery, bounded({"container": "none", **query}, SpeakQuery))
+    if options.encoding not in SOCKET_ENCODINGS or options.container != "none":
         raise bad_request(
             "unsupported_format",
             f"over a WebSocket the encodings are {', '.join(SOCKET_ENCODINGS)}, with container=none",
             param="encoding",
         )
-    if asked.callback is not None:
+    if options.callback is not None:
         raise bad_request("callback_not_supported", "the audio comes over this socket: leave callback out", param="callback")
-    return speech_fields(asked)
+    return speech_fields(options)
 
 
-def speech_fields(asked: SpeakQuery) -> dict[str, Any]:
+def speech_fields(options: SpeakQuery) -> dict[str, Any]:
     """Returns the fields of a query.
 
     Raises:
         ApiError: 400, there is no such format.
     """
-    containers = CONTAINERS[asked.encoding]
-    if asked.container is not None and asked.container not in containers:
-        raise _unsupported(asked.encoding, f"container={' or '.join(containers)}", "container")
-    if asked.bit_rate is not None and asked.bit_rate % 1000:
+    containers = CONTAINERS[options.encoding]
+    if options.container is not None and options.container not in containers:
+        raise _unsupported(options.encoding, f"container={' or '.join(containers)}", "container")
+    if options.bit_rate is not None and options.bit_rate % 1000:
         raise bad_request("out_of_range", "bit_rate is a multiple of 1000 [bit/s]", param="bit_rate")
     fields = {
-        "voice": asked.model,
-        "response_format": next(iter(containers.values())) if asked.container is None else containers[asked.container],
-        "sample_rate": asked.sample_rate,
-        "bitrate": None if asked.bit_rate is None else asked.bit_rate // 1000,
-        "speed": asked.speed,
-        "seed": asked.seed,
+        "voice": options.model,
+        "response_format": next(iter(containers.values())) if options.container is None else containers[options.container],
+        "sample_rate": options.sample_rate,
+        "bitrate": None if options.bit_rate is None else options.bit_rate // 1000,
+        "speed": options.speed,
+        "seed": options.seed,
     }
-    return {name: value for name, value in fields.items() if value is not None} | ignored_fields(asked.model_extra or {}, PLACE)
+    return {name: value for name, value in fields.items() if value is not None} | ignored_fields(
+        options.model_extra or {}, PLACE
+    )
 
 
 def model_uuid(voice: str, model: str) -> str:

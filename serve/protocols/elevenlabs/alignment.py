@@ -27,20 +27,20 @@ class _Line:
 
     until: int = 0
     """where its last character ends [samples]"""
-    told: list[Timed] = field(default_factory=list)
+    timings: list[Timed] = field(default_factory=list)
 
     def say(self, characters: str, start: int, stop: int) -> None:
         """Tells characters that share a time evenly; none of them begins before the one before it ends."""
         start = max(start, self.until)
         stop = max(start, stop)
         edges = even(start, stop, len(characters))
-        self.told += [(one, *edges[index : index + 2]) for index, one in enumerate(characters)]  # type: ignore[misc]
+        self.timings += [(character, *edges[index : index + 2]) for index, character in enumerate(characters)]  # type: ignore[misc]
         self.until = stop if characters else self.until
 
     def take(self) -> list[Timed]:
         """Returns what was told since the last time."""
-        told, self.told = self.told, []
-        return told
+        timings, self.timings = self.timings, []
+        return timings
 
 
 class Characters:
@@ -80,7 +80,7 @@ class Characters:
     @property
     def waits(self) -> bool:
         """True if characters were told that have not been taken."""
-        return bool(self._written.told or self._spoken.told)
+        return bool(self._written.timings or self._spoken.timings)
 
     def take(self) -> tuple[list[Timed], list[Timed]]:
         """Returns the characters as written and as spoken that were told since the last time."""
@@ -94,31 +94,33 @@ class Characters:
         self._spoken.say(_TAGS.sub("", characters), self._spoken.until, stop)
 
 
-def in_seconds(told: Sequence[Timed], rate: int) -> dict[str, list[Any]] | None:
+def in_seconds(timings: Sequence[Timed], rate: int) -> dict[str, list[Any]] | None:
     """Returns an alignment as the HTTP routes have it; None without characters."""
-    if not told:
+    if not timings:
         return None
     return {
-        "characters": [one for one, _, _ in told],
-        "character_start_times_seconds": [round(start / rate, 6) for _, start, _ in told],
-        "character_end_times_seconds": [round(stop / rate, 6) for _, _, stop in told],
+        "characters": [character for character, _, _ in timings],
+        "character_start_times_seconds": [round(start / rate, 6) for _, start, _ in timings],
+        "character_end_times_seconds": [round(stop / rate, 6) for _, _, stop in timings],
     }
 
 
-def in_milliseconds(told: Sequence[Timed], rate: int, from_s: float, base_ms: int) -> dict[str, list[Any]] | None:
+def in_milliseconds(timings: Sequence[Timed], rate: int, from_s: float, base_ms: int) -> dict[str, list[Any]] | None:
     """Returns an alignment as the sockets have it; None without characters.
 
     Args:
         from_s: where the first sample is in the audio of the context [s].
         base_ms: what counts as zero there; no character begins before it [ms].
     """
-    if not told:
+    if not timings:
         return None
-    starts = [max(base_ms, _ms(start, rate, from_s)) for _, start, _ in told]
+    starts = [max(base_ms, _ms(start, rate, from_s)) for _, start, _ in timings]
     return {
-        "chars": [one for one, _, _ in told],
+        "chars": [character for character, _, _ in timings],
         "charStartTimesMs": [start - base_ms for start in starts],
-        "charDurationsMs": [max(0, _ms(stop, rate, from_s) - start) for (_, _, stop), start in zip(told, starts, strict=True)],
+        "charDurationsMs": [
+            max(0, _ms(stop, rate, from_s) - start) for (_, _, stop), start in zip(timings, starts, strict=True)
+        ],
     }
 
 

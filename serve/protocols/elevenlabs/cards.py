@@ -64,22 +64,22 @@ def page_of(cards: Sequence[Mapping[str, Any]], query: Mapping[str, str], voice_
     Raises:
         ApiError: 400, a field is wrong or has no meaning here.
     """
-    asked = read_values(VoicesQuery, dict(query))
-    wanted = {name for value in voice_ids for name in value.split(",")}
-    found = [
+    options = read_values(VoicesQuery, dict(query))
+    requested = {name for value in voice_ids for name in value.split(",")}
+    matches = [
         card
         for card in cards
-        if asked.search.lower() in f"{card['name']} {card['description']} {card['labels']['language']}".lower()
-        and asked.category in (None, card["category"])
-        and (not wanted or card["voice_id"] in wanted)
+        if options.search.lower() in f"{card['name']} {card['description']} {card['labels']['language']}".lower()
+        and options.category in (None, card["category"])
+        and (not requested or card["voice_id"] in requested)
     ]
-    end = asked.next_page_token + asked.page_size
-    has_more = end < len(found)
+    end = options.next_page_token + options.page_size
+    has_more = end < len(matches)
     return {
-        "voices": found[asked.next_page_token : end],
+        "voices": matches[options.next_page_token : end],
         "has_more": has_more,
         "next_page_token": str(end) if has_more else None,
-        **({"total_count": len(found)} if asked.include_total_count else {}),
+        **({"total_count": len(matches)} if options.include_total_count else {}),
     }
 
 

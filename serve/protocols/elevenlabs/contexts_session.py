@@ -48,7 +48,7 @@ MOST_IGNORED = 64
 SILENCE_S = 0.1  # of a context that has nothing to say
 
 Query = TypeVar("Query", bound=SocketQuery)
-Kept = TypeVar("Kept")
+Beginning = TypeVar("Beginning")
 
 
 NAMES = ("alignment", "normalizedAlignment")
@@ -66,7 +66,7 @@ class AlignedContext:
         self._from_start = from_start
         self._reached_ms = dict.fromkeys(NAMES, 0)
         self._characters = Characters("")
-        self._rate, self._from_s, self._sent = 1, 0.0, 0
+        self._rate, self._from_s, self._sent_samples = 1, 0.0, 0
         self._place = 0  # characters of the context's text before the next part
         self._skipped = ""  # characters that were not told
 
@@ -80,7 +80,7 @@ class AlignedContext:
         self.skip(part)
         before = self._skipped.removesuffix(part.text)
         self._characters, self._skipped = Characters(part.text, before=before), ""
-        self._rate, self._from_s, self._sent = rate, from_s, 0
+        self._rate, self._from_s, self._sent_samples = rate, from_s, 0
 
     def skip(self, part: Part) -> None:
         """A part has nothing to say: its characters are told with those of the next one. Only white space is between parts."""
@@ -104,19 +104,19 @@ class AlignedContext:
                 message's last character count from the end of its audio too; 0: it lasts as long as it is heard.
         """
         alignments: Message = {}
-        self._sent += samples
-        for name, told in zip(NAMES, self._characters.take(), strict=True):
-            if samples and told:
-                character, start, stop = told[-1]
-                told[-1] = character, start, max(stop, self._sent)
+        self._sent_samples += samples
+        for name, timings in zip(NAMES, self._characters.take(), strict=True):
+            if samples and timings:
+                character, start, stop = timings[-1]
+                timings[-1] = character, start, max(stop, self._sent_samples)
             base_ms = 0 if self._from_start else self._reached_ms[name]
-            alignments[name] = alignment = in_milliseconds(told, self._rate, self._from_s, base_ms)
+            alignments[name] = alignment = in_milliseconds(timings, self._rate, self._from_s, base_ms)
             if alignment is not None:
                 self._reached_ms[name] = base_ms + end_ms(alignment)
         return alignments
 
 
-class ContextsDoor(ABC, Generic[Query, Kept]):
+class ContextsDoor(ABC, Generic[Query, Beginning]):
     """One client of either protocol; see Door."""
 
     def __init__(
@@ -139,7 +139,7 @@ class ContextsDoor(ABC, Generic[Query, Kept]):
         self._error_ends = error_ends
         self._from_start = False  # whether times count from the beginning of their context
         self._is_closing = False
-        self._kept: dict[str, Kept] = {}
+        self._beginnings: dict[str, Beginning] = {}
         """context -> what it keeps from its first message"""
         self._voiced: set[str] = set()
         self._aligned: dict[str, AlignedContext] = {}
@@ -254,20 +254,20 @@ class ContextsDoor(ABC, Generic[Query, Kept]):
     def _close_all(self, conversation: Conversation) -> None:
         """Speaks what there is, then closes the socket."""
         self._is_closing = True
-        for name in list(self._kept):
+        for name in list(self._beginnings):
             if conversation.is_open(name):
                 conversation.close(name)
             else:
                 self._forget(name)
-        if not self._kept:
+        if not self._beginnings:
             self.over = NORMAL, ""
 
     def _forget(self, name: str) -> None:
-        self._kept.pop(name, None)
+        self._beginnings.pop(name, None)
         self._voiced.discard(name)
         self._aligned.pop(name, None)
         self._ignored.pop(name, None)
-        if self._is_closing and not self._kept:
+        if self._is_closing and not self._beginnings:
             self.over = self.over or (NORMAL, "")
 
     def _leave_for(self, refusal: ApiError) -> None:

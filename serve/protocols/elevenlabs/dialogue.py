@@ -58,7 +58,7 @@ def dialogue_values(
     Raises:
         ApiError, UnknownVoice: 400, 404
     """
-    body, asked = read_body(DialogueBody, raw), read_values(HttpQuery, dict(query))
+    body, options = read_body(DialogueBody, raw), read_values(HttpQuery, dict(query))
     voices = {turn.voice_id for turn in body.inputs}
     if len(voices) > MOST_VOICES:
         raise bad_request("out_of_range", f"inputs have {len(voices)} voices; the limit is {MOST_VOICES}", param="inputs")
@@ -71,27 +71,27 @@ def dialogue_values(
         "voice": body.inputs[0].voice_id,
         "stream": stream,
         **({"timestamps": "word"} if timed else {}),
-        **common_fields(body, asked.output_format),
+        **common_fields(body, options.output_format),
         **settings_fields(None, body.pronunciation_dictionary_locators),
         **ignored_fields({f"settings.{name}": value for name, value in (body.settings or {}).items()}),
         **ignored_fields({f"inputs.{name}": True for name in sorted(unused)}),
         **ignored_fields(body.model_extra or {}),
-        **ignored_fields(asked.model_extra or {}),
+        **ignored_fields(options.model_extra or {}),
     }
 
 
 def document_of(turns: list[Turn]) -> str:
     """Returns turns as SSML; each line of a turn is a sentence of its own, as in a text without markup."""
-    said = [_voiced(number, turn) for number, turn in enumerate(turns)]
+    markup = [_voiced(number, turn) for number, turn in enumerate(turns)]
     for number, (before, turn) in enumerate(pairwise(turns)):
         if before.voice_id == turn.voice_id:
-            said[number] += " "  # one voice goes on: its words stay apart
-    return f"<speak>{''.join(said)}</speak>"
+            markup[number] += " "  # one voice goes on: its words stay apart
+    return f"<speak>{''.join(markup)}</speak>"
 
 
 def _voiced(number: int, turn: Turn) -> str:
     """Returns a turn, with a mark that names it before it."""
     lines = [escape(_NOT_XML.sub(" ", line)) for line in turn.text.splitlines() if line.strip()]
-    said = lines[0] if len(lines) == 1 else "".join(f"<s>{line}</s>" for line in lines)
+    markup = lines[0] if len(lines) == 1 else "".join(f"<s>{line}</s>" for line in lines)
     voice = _NOT_XML.sub(" ", turn.voice_id)
-    return f"<mark name={quoteattr(mark_of(number, voice))}/><voice name={quoteattr(voice)}>{said}</voice>"
+    return f"<mark name={quoteattr(mark_of(number, voice))}/><voice name={quoteattr(voice)}>{markup}</voice>"

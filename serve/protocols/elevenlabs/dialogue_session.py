@@ -46,55 +46,55 @@ class DialogueDoor(ContextsDoor[SocketQuery, _Cast]):
 
     async def obey(self, frame: str, conversation: Conversation) -> Message | None:
         """As Door says; nothing is confirmed in this protocol."""
-        said = read_frame(DialogueFrame, frame)
+        message = read_frame(DialogueFrame, frame)
         self._check_open()
-        if said.context_id is not None:
-            self._act(said.context_id, said, conversation)
-        elif not said.close_socket:
+        if message.context_id is not None:
+            self._act(message.context_id, message, conversation)
+        elif not message.close_socket:
             raise bad_request("missing_field", "every message names its context", param="context_id")
-        if said.close_socket:
+        if message.close_socket:
             self._close_all(conversation)
         return None
 
-    def _act(self, name: str, said: DialogueFrame, conversation: Conversation) -> None:
+    def _act(self, name: str, message: DialogueFrame, conversation: Conversation) -> None:
         """Registers a context, or does what a later message of it says."""
-        if name not in self._kept:
-            self._register(name, said, conversation)
-        elif said.voices or said.voice_settings or said.pronunciation_dictionary_locators:
+        if name not in self._beginnings:
+            self._register(name, message, conversation)
+        elif message.voices or message.voice_settings or message.pronunciation_dictionary_locators:
             raise bad_request("settings_changed", "a context keeps the voices, settings and dictionaries of its first message")
         else:
-            unused = ignored_fields(_unused(said))
+            unused = ignored_fields(_unused(message))
             conversation.check_ignored(list(unused), ())
             self._note_ignored(name, unused)
-        for line in said.inputs or ():
-            if line.voice_id not in self._kept[name].voices:
+        for line in message.inputs or ():
+            if line.voice_id not in self._beginnings[name].voices:
                 raise bad_request("voice_not_registered", "voice_id is one of the voices of the context", param="inputs")
             if line.new_turn and conversation.is_open(name):
                 conversation.flush(name)
             if line.text:
                 self._open(name, conversation)
                 conversation.add(name, line.text, line.voice_id)
-        if said.flush and conversation.is_open(name):
+        if message.flush and conversation.is_open(name):
             conversation.flush(name)
-        if said.close_context:
+        if message.close_context:
             self._open(name, conversation)
             conversation.close(name)
 
-    def _register(self, name: str, said: DialogueFrame, conversation: Conversation) -> None:
-        if not said.voices:
+    def _register(self, name: str, message: DialogueFrame, conversation: Conversation) -> None:
+        if not message.voices:
             raise bad_request("missing_field", "the first message of a context names its voices", param="voices")
         most = self._config.max_contexts
-        if sum(not conversation.is_open(silent) for silent in self._kept) >= most:
+        if sum(not conversation.is_open(silent) for silent in self._beginnings) >= most:
             raise AtCapacity(f"{most} contexts without text are open", retry_after_s=1.0)
-        ignored = {f"voice_settings.{name}": value for name, value in (said.voice_settings or {}).items()} | _unused(said)
-        settings = self._settings(settings_fields(None, said.pronunciation_dictionary_locators) | ignored_fields(ignored))
-        for voice in set(said.voices):
+        ignored = {f"voice_settings.{name}": value for name, value in (message.voice_settings or {}).items()} | _unused(message)
+        settings = self._settings(settings_fields(None, message.pronunciation_dictionary_locators) | ignored_fields(ignored))
+        for voice in set(message.voices):
             conversation.check(settings.spoken_by(voice))
-        self._kept[name] = _Cast(settings, frozenset(said.voices))
+        self._beginnings[name] = _Cast(settings, frozenset(message.voices))
 
     def _open(self, name: str, conversation: Conversation) -> None:
         if not conversation.is_open(name):
-            conversation.open(name, self._kept[name].settings)
+            conversation.open(name, self._beginnings[name].settings)
 
     def _address_settings(self) -> ContextSettings:
         query = self._query
@@ -107,10 +107,10 @@ class DialogueDoor(ContextsDoor[SocketQuery, _Cast]):
 
     def _audio(self, name: str, data: bytes) -> Message:
         width = _BYTES_PER_SAMPLE.get(named_format(self._query.output_format).container)
-        told = self._aligned_in(name).take(len(data) // width if width else 0)["alignment"]
+        alignment = self._aligned_in(name).take(len(data) // width if width else 0)["alignment"]
         return {
             "audio": base64.b64encode(data).decode(),
-            "alignment": told and {_SNAKE[field]: values for field, values in told.items()},
+            "alignment": alignment and {_SNAKE[field]: values for field, values in alignment.items()},
             "context_id": name,
             **self._ignored_in(name),
         }
@@ -126,8 +126,9 @@ class DialogueDoor(ContextsDoor[SocketQuery, _Cast]):
         return {**message_of(refusal, self._request_id), "param": refusal.param, **named}
 
 
-def _unused(said: DialogueFrame) -> dict[str, bool]:
+def _unused(message: DialogueFrame) -> dict[str, bool]:
     """Returns the fields of a message, and of its lines, that no message has."""
     return dict.fromkeys(
-        [*(f"inputs.{name}" for line in said.inputs or () for name in line.model_extra or {}), *(said.model_extra or {})], True
+        [*(f"inputs.{name}" for line in message.inputs or () for name in line.model_extra or {}), *(message.model_extra or {})],
+        True,
     )

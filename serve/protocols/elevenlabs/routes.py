@@ -143,8 +143,8 @@ async def voice(name: str, services: RequestServices) -> dict[str, Any]:
 @router.get("/v1/voices/{name}/settings", responses=REFUSED)
 @any_key
 async def settings(name: str, services: RequestServices) -> dict[str, Any]:
-    found: dict[str, Any] = card_of(name, services)["settings"]
-    return found
+    values: dict[str, Any] = card_of(name, services)["settings"]
+    return values
 
 
 @router.get("/elevenlabs/v1/models", responses=REFUSED)
@@ -208,8 +208,8 @@ def card_of(name: str, services: Services) -> dict[str, Any]:
     """
     library = services.voices.library
     canonical = library.canonical(name)
-    found = library.find(name)
-    infos = [library.info(found)] if found is not None else [info for info in library.list() if info.name == canonical]
+    voice = library.find(name)
+    infos = [library.info(voice)] if voice is not None else [info for info in library.list() if info.name == canonical]
     if not infos:
         raise bad_request("voice_not_found", "no voice of that id is listed; GET /v1/voices lists them", status=404)
     return voice_card(infos[0], services.speech.models)

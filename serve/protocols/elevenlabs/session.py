@@ -53,41 +53,41 @@ class ElevenLabsDoor(ContextsDoor[TextSocketQuery, Message]):
 
     async def obey(self, frame: str, conversation: Conversation) -> Message | None:
         """As Door says; nothing is confirmed in this protocol."""
-        said = read_frame(Frame, frame)
-        name = (said.context_id or UNNAMED) if self._has_contexts else UNNAMED
+        message = read_frame(Frame, frame)
+        name = (message.context_id or UNNAMED) if self._has_contexts else UNNAMED
         self._check_open()
         if conversation.is_open(name):  # the first message is looked at where it opens the context
-            unused = ignored_fields(self._without_effect(said))
+            unused = ignored_fields(self._without_effect(message))
             conversation.check_ignored(list(unused), WITHOUT_EFFECT)
             self._note_ignored(name, unused)
-        if not self._has_contexts and said.text == "" and not said.flush:
+        if not self._has_contexts and message.text == "" and not message.flush:
             self._end(conversation)
             return None
-        closes = self._has_contexts and (said.close_socket or said.close_context)
-        if said.has_words or said.flush or not closes:
-            self._speak(name, said, conversation)
-        if closes and said.close_socket:
+        closes = self._has_contexts and (message.close_socket or message.close_context)
+        if message.has_words or message.flush or not closes:
+            self._speak(name, message, conversation)
+        if closes and message.close_socket:
             self._close_all(conversation)
         elif closes and conversation.is_open(name):
             conversation.close(name, rest=False)
         return None
 
-    def _speak(self, name: str, said: Frame, conversation: Conversation) -> None:
+    def _speak(self, name: str, message: Frame, conversation: Conversation) -> None:
         """Opens a context if need be, and adds to it."""
         opens = not conversation.is_open(name)
-        if said.text is None and not said.flush:
+        if message.text is None and not message.flush:
             raise bad_request("missing_field", "text is required", param="text")
-        if opens and not said.text:
+        if opens and not message.text:
             return  # a flush or a keep-alive of what is over
         if opens:
-            own = settings_fields(said.voice_settings, said.pronunciation_dictionary_locators)
-            conversation.open(name, self._settings(own | ignored_fields(self._without_effect(said))))
-            self._kept[name] = _lasting(said)
-        elif any(self._kept[name].get(field) != value for field, value in _lasting(said).items()):
+            own = settings_fields(message.voice_settings, message.pronunciation_dictionary_locators)
+            conversation.open(name, self._settings(own | ignored_fields(self._without_effect(message))))
+            self._beginnings[name] = _lasting(message)
+        elif any(self._beginnings[name].get(field) != value for field, value in _lasting(message).items()):
             raise bad_request("settings_changed", "a context keeps the settings and dictionaries of its first message")
-        if said.text and (said.has_words or not opens):
-            conversation.add(name, said.text)
-        if said.flush or (self._query.auto_mode and said.has_words):
+        if message.text and (message.has_words or not opens):
+            conversation.add(name, message.text)
+        if message.flush or (self._query.auto_mode and message.has_words):
             conversation.flush(name)
 
     def _end(self, conversation: Conversation) -> None:
@@ -112,12 +112,12 @@ class ElevenLabsDoor(ContextsDoor[TextSocketQuery, Message]):
         }
         return ContextSettings(speech, self._config.lead_s, sentences=not query.auto_mode)
 
-    def _without_effect(self, said: Frame) -> Message:
+    def _without_effect(self, message: Frame) -> Message:
         """Returns the fields of a message that have no effect, set or not."""
         return {
-            "context_id": None if self._has_contexts else said.context_id,
-            **{name: getattr(said, name) for name in WITHOUT_EFFECT},
-            **(said.model_extra or {}),
+            "context_id": None if self._has_contexts else message.context_id,
+            **{name: getattr(message, name) for name in WITHOUT_EFFECT},
+            **(message.model_extra or {}),
         }
 
     def _audio(self, name: str, data: bytes) -> Message:
@@ -147,10 +147,10 @@ class ElevenLabsDoor(ContextsDoor[TextSocketQuery, Message]):
         return {"contextId": context, "context_id": context} if self._has_contexts else {}
 
 
-def _lasting(said: Frame) -> Message:
+def _lasting(message: Frame) -> Message:
     """Returns the fields that a context keeps from its first message, as far as a message has them."""
-    kept = {
-        "voice_settings": said.voice_settings and said.voice_settings.model_dump(exclude_none=True),
-        "pronunciation_dictionary_locators": said.pronunciation_dictionary_locators,
+    fields = {
+        "voice_settings": message.voice_settings and message.voice_settings.model_dump(exclude_none=True),
+        "pronunciation_dictionary_locators": message.pronunciation_dictionary_locators,
     }
-    return {name: value for name, value in kept.items() if value}
+    return {name: value for name, value in fields.items() if value}

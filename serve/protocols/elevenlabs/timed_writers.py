@@ -21,7 +21,7 @@ from serve.speech.events import Audio, Finished, SpeechEvent, Started, Timed
 from serve.speech.job import SpeechJob
 
 
-class Told:
+class TimedReply:
     """What was told of one reply."""
 
     def __init__(self, job: SpeechJob, *, has_turns: bool) -> None:
@@ -64,7 +64,7 @@ class WholeTimedWriter:
         self._connection = connection
         self._has_turns = has_turns
         self._headers: dict[str, str] = {}
-        self._told: Told | None = None
+        self._reply: TimedReply | None = None
         self._data = b""
 
     async def write(self, event: SpeechEvent) -> None:
@@ -72,16 +72,16 @@ class WholeTimedWriter:
         match event:
             case Started():
                 self._headers = reply_headers(event, "application/json")
-                self._told = Told(event.job, has_turns=self._has_turns)
+                self._reply = TimedReply(event.job, has_turns=self._has_turns)
             case Timed():
-                assert self._told is not None, "Started comes first"
-                self._told.add(event.items)
+                assert self._reply is not None, "Started comes first"
+                self._reply.add(event.items)
             case Audio():
                 self._data += event.data
             case Finished():
-                assert self._told is not None
-                self._told.finish(event.audio_s)
-                body = json.dumps(self._told.object(self._data)).encode()
+                assert self._reply is not None
+                self._reply.finish(event.audio_s)
+                body = json.dumps(self._reply.object(self._data)).encode()
                 await self._connection.begin(self._headers | coverage_header(event) | {"Content-Length": str(len(body))})
                 await self._connection.write(body)
                 await self._connection.end()
@@ -101,23 +101,23 @@ class LinesWriter:
         """
         self._connection = connection
         self._has_turns = has_turns
-        self._told: Told | None = None
+        self._reply: TimedReply | None = None
 
     async def write(self, event: SpeechEvent) -> None:
         """Writes the headers, a line, or the end."""
         match event:
             case Started():
-                self._told = Told(event.job, has_turns=self._has_turns)
+                self._reply = TimedReply(event.job, has_turns=self._has_turns)
                 await self._connection.begin(reply_headers(event, "application/json"))
             case Timed():
-                assert self._told is not None, "Started comes first"
-                self._told.add(event.items)
+                assert self._reply is not None, "Started comes first"
+                self._reply.add(event.items)
             case Audio():
                 for place in range(0, len(event.data), MOST_LINE_AUDIO_BYTES):
                     await self._line(event.data[place : place + MOST_LINE_AUDIO_BYTES])
             case Finished():
-                assert self._told is not None
-                self._told.finish(event.audio_s)
+                assert self._reply is not None
+                self._reply.finish(event.audio_s)
                 await self._line(b"")
                 await self._connection.end()
 
@@ -126,7 +126,7 @@ class LinesWriter:
         return False
 
     async def _line(self, data: bytes) -> None:
-        assert self._told is not None
-        fields = self._told.object(data)
+        assert self._reply is not None
+        fields = self._reply.object(data)
         if any(fields.values()):
             await self._connection.write(json.dumps(fields).encode() + b"\n")

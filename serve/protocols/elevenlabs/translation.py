@@ -89,20 +89,20 @@ def speech_values(raw: bytes, voice: str, query: Mapping[str, str], *, stream: b
     Raises:
         ApiError: 400
     """
-    body, asked = read_body(TextToSpeechBody, raw), read_values(HttpQuery, dict(query))
+    body, options = read_body(TextToSpeechBody, raw), read_values(HttpQuery, dict(query))
     return {
         "input": body.text,
         "voice": voice,
         "stream": stream,
         **({"timestamps": "word"} if timed else {}),
-        **common_fields(body, asked.output_format),
+        **common_fields(body, options.output_format),
         **settings_fields(body.voice_settings, body.pronunciation_dictionary_locators),
         **ignored_fields(body.model_extra or {}),
-        **ignored_fields(asked.model_extra or {}),
+        **ignored_fields(options.model_extra or {}),
     }
 
 
-class Asked(Protocol):
+class CommonOptions(Protocol):
     """The fields that bodies and sockets have in common."""
 
     @property
@@ -115,15 +115,15 @@ class Asked(Protocol):
     def apply_text_normalization(self) -> str | None: ...
 
 
-def common_fields(asked: Asked, output_format: str) -> dict[str, Any]:
+def common_fields(options: CommonOptions, output_format: str) -> dict[str, Any]:
     """Returns the fields that bodies and sockets say in the same words."""
-    model = asked.model_id or THEIR_MODELS
+    model = options.model_id or THEIR_MODELS
     fields = {
         "output_format": output_format,
         "model": None if model.startswith(THEIR_MODELS) else model,
-        "language": asked.language_code or None,
-        "seed": asked.seed,
-        "apply_text_normalization": asked.apply_text_normalization,
+        "language": options.language_code or None,
+        "seed": options.seed,
+        "apply_text_normalization": options.apply_text_normalization,
     }
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -136,5 +136,5 @@ def settings_fields(settings: VoiceSettings | None, dictionaries: list[Dictionar
         if settings.speed is not None:
             fields["speed"] = settings.speed
     if dictionaries:
-        fields["lexicon"] = [each.pronunciation_dictionary_id for each in dictionaries]
+        fields["lexicon"] = [dictionary.pronunciation_dictionary_id for dictionary in dictionaries]
     return fields

@@ -27,7 +27,7 @@ class Turns:
         """
         self._text = text
         self._marks: list[TimedItem] = []
-        self._told = 0  # turns
+        self._reported = 0  # turns
         self._end: int | None = None
 
     def add(self, items: Iterable[TimedItem]) -> None:
@@ -44,7 +44,7 @@ class Turns:
         if self._end is not None:
             ends.append((self._end, len(self._text)))
         ended = []
-        for mark, (stop, place) in list(zip(self._marks, ends, strict=False))[self._told :]:
+        for mark, (stop, place) in list(zip(self._marks, ends, strict=False))[self._reported :]:
             number, _, voice = mark.reading.partition(" ")
             ended.append(
                 {
@@ -56,5 +56,5 @@ class Turns:
                     "dialogue_input_index": int(number),
                 }
             )
-        self._told += len(ended)
+        self._reported += len(ended)
         return ended

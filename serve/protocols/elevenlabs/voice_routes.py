@@ -129,13 +129,13 @@ def labels_of(form: FormData) -> Labels:
 def metadata_of(form: FormData, labels: Labels) -> dict[str, Any]:
     """Returns the public metadata of a form, as far as it says any."""
     languages = None if labels.language is None else [word.strip() for word in labels.language.split(",") if word.strip()]
-    said = {
+    metadata = {
         "name": form.get("name") or None,
         "description": form.get("description") or None,
         "languages": languages,
         "licence": labels.licence,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in metadata.items() if value is not None}
 
 
 def unused(form: FormData, labels: Labels) -> list[str]:
@@ -145,7 +145,7 @@ def unused(form: FormData, labels: Labels) -> list[str]:
     return [*(name for name in fields if name not in off), *(f"labels.{name}" for name in labels.model_extra or {})]
 
 
-def replied(said: dict[str, Any], ignored: Iterable[str]) -> Response:
+def replied(body: dict[str, Any], ignored: Iterable[str]) -> Response:
     """Returns a reply that names the fields without effect."""
     named = tuple(ignored)
-    return JSONResponse(said, headers={"X-Ignored-Fields": ignored_header(named)} if named else {})
+    return JSONResponse(body, headers={"X-Ignored-Fields": ignored_header(named)} if named else {})

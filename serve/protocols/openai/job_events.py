@@ -42,18 +42,18 @@ async def job_events(
         is_leaving: True once this replica begins nothing new.
         last: the id of the last event that the client has seen; empty: it has seen none.
     """
-    told, status, progress, script = parts_seen(view, last), None, None, view.job.record.script
+    sent_parts, status, progress, script = parts_seen(view, last), None, None, view.job.record.script
     quiet_from = time.monotonic()
     while True:
         record = view.job.record
         if record.script != script:  # a part is spoken again: the places of those behind it change
-            told, status, script = 0, None, record.script
-        events = await asyncio.to_thread(_parts, view, told)
-        if told + len(events) < view.track.parts:
-            told += len(events)
+            sent_parts, status, script = 0, None, record.script
+        events = await asyncio.to_thread(_parts, view, sent_parts)
+        if sent_parts + len(events) < view.track.parts:
+            sent_parts += len(events)
             yield "".join(events)
             continue
-        told = max(told, view.track.parts)
+        sent_parts = max(sent_parts, view.track.parts)
         now = await asyncio.to_thread(progress_of, view)
         if now != progress:
             progress = now
@@ -89,8 +89,8 @@ def has_seen_the_end(view: JobView, last: str) -> bool:
 
 def parts_seen(view: JobView, last: str) -> int:
     """Returns how many parts a client has seen, of this script."""
-    found = _PLACE.fullmatch(last)
-    return int(found[2]) + 1 if found is not None and found[1] == view.job.record.script else 0
+    match = _PLACE.fullmatch(last)
+    return int(match[2]) + 1 if match is not None and match[1] == view.job.record.script else 0
 
 
 def _parts(view: JobView, first: int) -> list[str]:

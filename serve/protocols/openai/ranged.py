@@ -32,9 +32,9 @@ def ranged(request: Headers, read: Reader, size: int, *, etag: str, media_type: 
         ApiError: 416
     """
     also = {**headers, "Accept-Ranges": "bytes", "ETag": f'"{etag}"'}
-    wanted = request.get("range") if request.get("if-range", f'"{etag}"') == f'"{etag}"' else None
+    requested = request.get("range") if request.get("if-range", f'"{etag}"') == f'"{etag}"' else None
     first, stop = 0, size
-    if wanted is not None and (span := _span(wanted, size)) is not None:
+    if requested is not None and (span := _span(requested, size)) is not None:
         first, stop = span
         if first >= stop:
             raise unsatisfiable(size, also)
@@ -62,12 +62,12 @@ def file_reader(path: Path) -> Reader:
     return read
 
 
-def _span(wanted: str, size: int) -> tuple[int, int] | None:
+def _span(requested: str, size: int) -> tuple[int, int] | None:
     """Returns [first, stop) of a Range header; None: it is to be ignored."""
-    found = _RANGE.fullmatch(wanted)
-    if found is None or found.groups() == ("", ""):
+    match = _RANGE.fullmatch(requested)
+    if match is None or match.groups() == ("", ""):
         return None
-    first, last = found.groups()
+    first, last = match.groups()
     if not first:
         return max(0, size - _place(last)), size
     if last and _place(last) < _place(first):

@@ -78,12 +78,12 @@ class StemsWriter:
 
     def _summary(self, finished: Finished, samples: int) -> bytes:
         job, rate = finished.job, self._audio.sample_rate
-        told = dialogue_fields(self._items, job)
-        names = stem_names([speaker["speaker"] for speaker in told["speakers"]], self._audio)
-        for speaker, name in zip(told["speakers"], names, strict=True):
+        fields = dialogue_fields(self._items, job)
+        names = stem_names([speaker["speaker"] for speaker in fields["speakers"]], self._audio)
+        for speaker, name in zip(fields["speakers"], names, strict=True):
             speaker["file"] = name
         if job.timestamps is not None:
-            told |= times_fields(self._items, job)
+            fields |= times_fields(self._items, job)
         about = {
             "mix": f"{MIX}.{self._audio.container}",
             "model": job.request.model,
@@ -93,4 +93,4 @@ class StemsWriter:
             "duration_s": round(samples / rate, DIGITS),
             "warnings": finished.warnings,
         }
-        return json.dumps({**about, **told}, ensure_ascii=False, indent=1).encode()
+        return json.dumps({**about, **fields}, ensure_ascii=False, indent=1).encode()

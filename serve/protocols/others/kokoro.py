@@ -104,7 +104,7 @@ class CaptionedWriter:
                     await self._connection.begin(self._headers)
             case Timed():
                 words = times_fields(event.items, event.job).get("words", [])
-                self._words += [{"word": one["text"], "start_time": one["start"], "end_time": one["end"]} for one in words]
+                self._words += [{"word": word["text"], "start_time": word["start"], "end_time": word["end"]} for word in words]
             case Audio():
                 assert self._job is not None, "Started comes first"
                 if not self._job.streamed:

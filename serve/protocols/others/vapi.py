@@ -56,9 +56,9 @@ def speech_values(raw: bytes, query: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         ApiError: 400
     """
-    body, asked = read_body(VapiBody, raw), read_values(VapiQuery, dict(query))
+    body, options = read_body(VapiBody, raw), read_values(VapiQuery, dict(query))
     message = body.message
-    fields: dict[str, Any] = asked.model_dump(include=set(VapiQuery.model_fields) - {"strict"}, exclude_none=True)
+    fields: dict[str, Any] = options.model_dump(include=set(VapiQuery.model_fields) - {"strict"}, exclude_none=True)
     unknown = {**(body.model_extra or {}), **(message.model_extra or {})}
     return {
         "input": message.text,
@@ -66,5 +66,5 @@ def speech_values(raw: bytes, query: Mapping[str, str]) -> dict[str, Any]:
         "sample_rate": message.sample_rate,
         **fields,
         **ignored_fields({name: value for name, value in unknown.items() if name not in ABOUT_THE_CALL}),
-        **ignored_fields(asked.model_extra or {}, "query"),
+        **ignored_fields(options.model_extra or {}, "query"),
     }

@@ -70,12 +70,12 @@ class RivaDoor:
         Raises:
             RivaRefusal
         """
-        async with self._call(context) as said:
+        async with self._call(context) as request_context:
             request = self._checked(await self._first(requests), context)
-            async with aclosing(self._speak(request, said, context, stream=False)) as pieces:
-                found = [piece async for piece in pieces]
-            items = [item for _, _, heard in found for item in heard]
-            return reply(request, found[0][0], b"".join(data for _, data, _ in found), items)
+            async with aclosing(self._speak(request, request_context, context, stream=False)) as pieces:
+                replies = [piece async for piece in pieces]
+            items = [item for _, _, times in replies for item in times]
+            return reply(request, replies[0][0], b"".join(data for _, data, _ in replies), items)
 
     async def synthesize_online(self, requests: AsyncIterator[bytes], context: CallContext) -> AsyncGenerator[Any, None]:
         """Speaks texts one after the other; yields their audio as it is generated.
@@ -113,16 +113,16 @@ class RivaDoor:
 
     async def _speak_all(self, requests: AsyncIterator[bytes], context: CallContext, waiting: "asyncio.Queue[Any]") -> None:
         limit_s = self._services.speech.limits.stall_timeout_s
-        async with self._call(context) as said:
+        async with self._call(context) as request_context:
             number = 0
-            async with aclosing(self._arriving(requests, said.caller)) as texts:
+            async with aclosing(self._arriving(requests, request_context.caller)) as texts:
                 async for data in texts:
-                    one, request = numbered(said, number), self._checked(data, context)
-                    async with aclosing(self._speak(request, one, context, stream=True)) as pieces:
-                        async for job, piece, heard in pieces:
+                    text_context, request = numbered(request_context, number), self._checked(data, context)
+                    async with aclosing(self._speak(request, text_context, context, stream=True)) as pieces:
+                        async for job, piece, times in pieces:
                             try:
                                 async with asyncio.timeout(limit_s):
-                                    await waiting.put(reply(request, job, piece, heard))
+                                    await waiting.put(reply(request, job, piece, times))
                             except TimeoutError:
                                 message = f"the client read nothing for {limit_s:g} s (limits.stall_timeout_s)"
                                 raise ReaderStalled(message) from None
@@ -199,13 +199,15 @@ class RivaDoor:
                 request.cancel()
 
     async def _speak(
-        self, request: Any, said: RequestContext, context: CallContext, *, stream: bool
+        self, request: Any, request_context: RequestContext, context: CallContext, *, stream: bool
     ) -> AsyncGenerator[tuple[Any, bytes, list[TimedItem]], None]:
         """Yields the job, a piece of its audio, and the times told before it."""
         async with self._voiced(request, context) as speech_services:
-            with open_speech(speech_services, said) as speech:
+            with open_speech(speech_services, request_context) as speech:
                 fields = speech_fields(request, stream=stream)
-                content = b"" if said.idempotency_key is None else await asyncio.to_thread(content_of, request, fields)
+                content = (
+                    b"" if request_context.idempotency_key is None else await asyncio.to_thread(content_of, request, fields)
+                )
                 job = await speech.accept(ContextSettings(fields, 0.0).body(request.text), content)
                 if job.ignored:
                     context.set_trailing_metadata([("x-ignored-fields", ignored_header(job.ignored))])
@@ -248,9 +250,9 @@ class RivaDoor:
             message = f"the prompt is larger than {maker.config.max_upload_bytes} bytes (voices.max_upload_bytes)"
             raise bad_request("body_too_large", message, status=413)
         with services.speech.admission.acquire():
-            voice, _ = await maker.heard(prompt.audio_prompt, prompt.transcript[:MAX_NAME_CHARS])
+            voice, _ = await maker.voice_of(prompt.audio_prompt, prompt.transcript[:MAX_NAME_CHARS])
         with services.voices.library.temporary(voice) as name:
-            yield replace(services.speech, voice_id=lambda asked: name)
+            yield replace(services.speech, voice_id=lambda requested: name)
 
     @asynccontextmanager
     async def _call(
@@ -294,12 +296,12 @@ async def _next(requests: AsyncIterator[bytes]) -> bytes | None:
     return await anext(requests, None)
 
 
-def numbered(said: RequestContext, number: int) -> RequestContext:
+def numbered(context: RequestContext, number: int) -> RequestContext:
     """Returns the context of one text of a stream. Each has an idempotency key of its own; the first one has the stream's."""
-    key = said.idempotency_key
+    key = context.idempotency_key
     if key is not None and number:
         key = hashlib.sha256(f"{number} {key}".encode()).hexdigest()
-    return replace(said, request_id=f"{said.request_id}.{number}", continues=number > 0, idempotency_key=key)
+    return replace(context, request_id=f"{context.request_id}.{number}", continues=number > 0, idempotency_key=key)
 
 
 def content_of(request: Any, fields: Mapping[str, Any]) -> bytes:

@@ -74,10 +74,10 @@ def speech_fields(request: Any, *, stream: bool) -> dict[str, Any]:
     Raises:
         ApiError: 400
     """
-    asked = configuration_of(request)
+    options = configuration_of(request)
     if request.encoding not in FORMATS:
         raise bad_request("unsupported_format", "encoding is none of AudioEncoding", param="encoding")
-    unknown = dict(asked.model_extra or {})
+    unknown = dict(options.model_extra or {})
     if request.HasField("zero_shot_data") and request.zero_shot_data.quality:
         unknown["zero_shot_data.quality"] = True
     fields = {
@@ -89,7 +89,7 @@ def speech_fields(request: Any, *, stream: bool) -> dict[str, Any]:
         "lexicon": lexicon_of(request.custom_dictionary) or None,
         "timestamps": "word" if request.enable_word_time_offsets else None,
         "stream": stream,
-        **asked.model_dump(include=set(Configuration.model_fields) - {"consent"}),
+        **options.model_dump(include=set(Configuration.model_fields) - {"consent"}),
         **ignored_fields(unknown, "custom_configuration"),
     }
     return {name: value for name, value in fields.items() if value is not None}
@@ -105,7 +105,7 @@ def lexicon_of(dictionary: str) -> dict[str, Any]:
         raise bad_request(
             "out_of_range", f"custom_dictionary has at most {MOST_DICTIONARY_CHARS} characters", param="custom_dictionary"
         )
-    found: dict[str, Any] = {}
+    lexicon: dict[str, Any] = {}
     for entry in filter(str.strip, dictionary.split(",")):
         word, separator, sound = entry.strip().partition("  ")
         if not separator or not sound.strip():
@@ -119,16 +119,16 @@ def lexicon_of(dictionary: str) -> dict[str, Any]:
                 "invalid_lexicon", "custom_dictionary has phonemes: write other words, or pinyin", param="custom_dictionary"
             )
         sound = sound.strip()
-        found[word.strip()] = {"pinyin": sound} if PINYIN.fullmatch(sound) else {"alias": sound}
-    return found
+        lexicon[word.strip()] = {"pinyin": sound} if PINYIN.fullmatch(sound) else {"alias": sound}
+    return lexicon
 
 
 def reply(request: Any, job: SpeechJob, data: bytes, items: Sequence[TimedItem]) -> Any:
     """Returns a message with audio and the words that are heard in it or behind it; their times count from the beginning of
     the text's audio [ms]."""
     words = [
-        {"word": one["text"], "start_time": round(1000 * one["start"]), "end_time": round(1000 * one["end"])}
-        for one in times_fields(items, job).get("words", ())
+        {"word": word["text"], "start_time": round(1000 * word["start"]), "end_time": round(1000 * word["end"])}
+        for word in times_fields(items, job).get("words", ())
     ]
     message = SynthesizeSpeechResponse(audio=data, meta={"text": request.text, "words": words})
     if request.HasField("id"):

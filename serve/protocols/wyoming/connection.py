@@ -89,24 +89,24 @@ class WyomingConnection:
         """
         idle_s = self._services.conversations.config.idle_timeout_s
         leaving, reading = asyncio.create_task(self._leaving.wait()), asyncio.create_task(self._events.next())
-        held: Event | None = None
+        pending: Event | None = None
         try:
             while True:
                 waiting: set[asyncio.Task[object]] = {self._speaking or leaving}
-                if held is None:
+                if pending is None:
                     waiting.add(reading)
                 done, _ = await asyncio.wait(waiting, timeout=idle_s, return_when=asyncio.FIRST_COMPLETED)
                 if self._speaking in done:
                     await self._forget_speech()
                 elif leaving in done or not (done or (self._speech is not None and self._speech.is_audible)):
                     return
-                if held is None and reading.done():
-                    held = reading.result()
-                    if held is None:
+                if pending is None and reading.done():
+                    pending = reading.result()
+                    if pending is None:
                         return
                     reading = asyncio.create_task(self._events.next())
-                if held is not None and not isinstance(self._speech, WholeSpeech):
-                    event, held = held, None
+                if pending is not None and not isinstance(self._speech, WholeSpeech):
+                    event, pending = pending, None
                     if not self._pace.takes(self._events.size):
                         raise too_many_messages()
                     await self._obey(event)

@@ -93,12 +93,12 @@ def speech_fields(data: dict[str, Any], kind: type[SynthesizeStartData]) -> dict
     voice_fields = data.get("voice")
     if isinstance(voice_fields, dict):
         data = {**data, "voice": bounded(voice_fields, WyomingVoice)}
-    asked = checked(kind, data)
-    voice = asked.voice or WyomingVoice()
-    unknown = {name: value for name, value in (asked.model_extra or {}).items() if name not in WITHOUT_MEANING}
+    options = checked(kind, data)
+    voice = options.voice or WyomingVoice()
+    unknown = {name: value for name, value in (options.model_extra or {}).items() if name not in WITHOUT_MEANING}
     fields = {
-        "input": asked.text if isinstance(asked, SynthesizeData) else None,
-        "input_type": asked.text_format,
+        "input": options.text if isinstance(options, SynthesizeData) else None,
+        "input_type": options.text_format,
         "voice": voice.name,
         "language": voice.language,
         "response_format": "pcm",

@@ -28,13 +28,13 @@ class Player:
         self._stall_s = stall_timeout_s
         self._writing = asyncio.Lock()
         self._has_begun = False
-        self._sent = 0  # bytes
+        self._sent_bytes = 0  # bytes
 
     @property
     def peer(self) -> str:
         """The address of the client."""
-        found = self._writer.get_extra_info("peername")
-        return str(found[0]) if found else ""
+        address = self._writer.get_extra_info("peername")
+        return str(address[0]) if address else ""
 
     def close(self) -> None:
         """Ends the stream."""
@@ -64,13 +64,13 @@ class Player:
         match event:
             case Started():
                 if not self._has_begun:
-                    self._has_begun, self._sent = True, 0
+                    self._has_begun, self._sent_bytes = True, 0
                     await self.say(audio_start(event.job.ignored))
             case Audio():
                 for place in range(0, len(event.data), MOST_AUDIO_BYTES):
                     data = event.data[place : place + MOST_AUDIO_BYTES]
                     await self.say(AudioChunk(RATE, WIDTH, CHANNELS, data, self._ms()).event())
-                    self._sent += len(data)
+                    self._sent_bytes += len(data)
             case _:
                 pass
 
@@ -84,4 +84,4 @@ class Player:
         await self.say(AudioStop(self._ms()).event())
 
     def _ms(self) -> int:
-        return 1000 * self._sent // (RATE * WIDTH)
+        return 1000 * self._sent_bytes // (RATE * WIDTH)

@@ -182,7 +182,7 @@ class Conversation:
 
     def _forget(self, name: str) -> None:
         """Drops what was heard of an earlier context of this name, and of those that ended first, if there are many."""
-        over = [one for one in self._contexts if not self.is_open(one)]
+        over = [candidate for candidate in self._contexts if not self.is_open(candidate)]
         for old in {name, *over[: max(0, len(over) - self._config.max_contexts + 1)]} & set(over):
             del self._contexts[old]
 

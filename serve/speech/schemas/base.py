@@ -27,7 +27,7 @@ Schema = dict[str, Any]
 def shape_of(body: type[BaseModel], field: str) -> str:
     """Returns the sentence for a field whose schema is a choice; empty: it takes one kind of value, or null."""
     schema = _schema(body)
-    choices = [one for one in schema["properties"].get(field, {}).get("anyOf", ()) if one.get("type") != "null"]
+    choices = [choice for choice in schema["properties"].get(field, {}).get("anyOf", ()) if choice.get("type") != "null"]
     return _choice(choices, schema.get("$defs", {})) if len(choices) > 1 else ""
 
 
@@ -37,7 +37,7 @@ def _schema(body: type[BaseModel]) -> Schema:
 
 
 def _choice(choices: list[Schema], definitions: Schema) -> str:
-    return " or ".join(_words(one, definitions) for one in choices)
+    return " or ".join(_words(choice, definitions) for choice in choices)
 
 
 def _words(schema: Schema, definitions: Schema) -> str:
@@ -52,7 +52,7 @@ def _words(schema: Schema, definitions: Schema) -> str:
             most = f" (up to {schema['maxItems']})" if "maxItems" in schema else ""
             return f"[{_words(schema['items'], definitions)}]{most}"
         case "object" if "properties" in schema:
-            return f"{{{', '.join(_property(name, one) for name, one in schema['properties'].items())}}}"
+            return f"{{{', '.join(_property(name, value_schema) for name, value_schema in schema['properties'].items())}}}"
         case "object":
             key = f"name of up to {schema['propertyNames']['maxLength']} characters"
             value = _words(schema["additionalProperties"], definitions)
@@ -64,7 +64,7 @@ def _words(schema: Schema, definitions: Schema) -> str:
 
 def _property(name: str, schema: Schema) -> str:
     """Returns the name of a property, with its choices or its bounds."""
-    limited = next((one for one in schema.get("anyOf", ()) if "minimum" in one), schema)
+    limited = next((choice for choice in schema.get("anyOf", ()) if "minimum" in choice), schema)
     if "enum" in limited:
         return f"{name}: {'|'.join(limited['enum'])}"
     if "minimum" in limited:

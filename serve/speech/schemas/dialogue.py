@@ -48,8 +48,8 @@ def _speaker_name(name: str) -> str:
     return name
 
 
-def _speaker(who: Any) -> Any:
-    return {"voice": who} if isinstance(who, str) else who
+def _speaker(speaker: Any) -> Any:
+    return {"voice": speaker} if isinstance(speaker, str) else speaker
 
 
 Silence = Annotated[int, Field(ge=0, le=10_000)]
@@ -85,7 +85,7 @@ class SpokenTurn:
 
     speaker: str | None
     """None: its voice"""
-    said: TurnBody
+    body: TurnBody
 
 
 def check_cast(cast: Collection[str]) -> None:
@@ -106,8 +106,8 @@ def cast_turns(script: str, cast: Mapping[str, SpeakerBody]) -> list[SpokenTurn]
         ApiError: two names differ in their case alone.
     """
     check_cast(cast)
-    said = read_script(script, cast, most=MOST_TURNS + 1)
-    return [SpokenTurn(one.speaker, TurnBody.model_construct(text=one.text, **dict(cast[one.speaker]))) for one in said]
+    lines = read_script(script, cast, most=MOST_TURNS + 1)
+    return [SpokenTurn(line.speaker, TurnBody.model_construct(text=line.text, **dict(cast[line.speaker]))) for line in lines]
 
 
 class DialogueBody(SpeechBody):
@@ -128,7 +128,7 @@ class DialogueBody(SpeechBody):
     @property
     def voice_name(self) -> str | None:
         """The voice of the first turn, as the client names it."""
-        return self.spoken_turns[0].said.voice or super().voice_name
+        return self.spoken_turns[0].body.voice or super().voice_name
 
     @property
     def ignored(self) -> list[str]:
@@ -142,12 +142,12 @@ class DialogueBody(SpeechBody):
         turns: list[Turn] = []
         place, spoken = 0, self.spoken_turns
         for number, turn in enumerate(spoken):
-            said = turn.said
+            body = turn.body
             # A line end is a space between two words, and no sound.
-            text = said.text.strip() + ("\n" if number + 1 < len(spoken) else "")
-            voice = said.voice or super().voice_name
-            gap_ms = (self.gap_ms if number else 0) if said.gap_ms is None else said.gap_ms
-            passages.append(Passage(text, control_tags=control_tags, prosody=self._prosody(said, voice), silence_ms=gap_ms))
+            text = body.text.strip() + ("\n" if number + 1 < len(spoken) else "")
+            voice = body.voice or super().voice_name
+            gap_ms = (self.gap_ms if number else 0) if body.gap_ms is None else body.gap_ms
+            passages.append(Passage(text, control_tags=control_tags, prosody=self._prosody(body, voice), silence_ms=gap_ms))
             speaker = turn.speaker or display_name(voice or "default")
             turns.append(Turn(speaker, voice or "", (place, place + len(text.rstrip("\n")))))
             place += len(text)
@@ -163,10 +163,10 @@ class DialogueBody(SpeechBody):
         Raises:
             ApiError, InvalidRequest: 400, a field excludes another one, has no effect or no meaning.
         """
-        given = self.model_fields_set
-        found = next((name for name in NOT_OF_A_DIALOGUE if name in given), None)
-        if found is not None:
-            raise bad_request("conflicting_fields", f"a dialogue has no {found}: leave it out", param=found)
+        names = self.model_fields_set
+        field = next((name for name in NOT_OF_A_DIALOGUE if name in names), None)
+        if field is not None:
+            raise bad_request("conflicting_fields", f"a dialogue has no {field}: leave it out", param=field)
         if bool(self.turns) == bool(self.script):
             raise bad_request("conflicting_fields", "give either turns or script, which are not empty", param="turns")
         if bool(self.cast) != bool(self.script) or (self.turns and self.cast is not None):
@@ -176,9 +176,9 @@ class DialogueBody(SpeechBody):
             message = f"script has more than {MOST_TURNS} turns: send it as a job (POST /v1/audio/jobs)"
             raise bad_request("out_of_range", message, param="script")
         check_turns(turns)
-        self._check_effect([turn.said for turn in turns])
-        has_seeds = all(turn.said.seed is not None for turn in turns)
-        return self.model_copy(update={"seed": turns[0].said.seed}) if has_seeds else self
+        self._check_effect([turn.body for turn in turns])
+        has_seeds = all(turn.body.seed is not None for turn in turns)
+        return self.model_copy(update={"seed": turns[0].body.seed}) if has_seeds else self
 
     @cached_property
     def spoken_turns(self) -> list[SpokenTurn]:
@@ -189,20 +189,20 @@ class DialogueBody(SpeechBody):
         """
         return cast_turns(self.script, self.cast) if self.cast else [SpokenTurn(turn.speaker, turn) for turn in self.turns]
 
-    def _check_effect(self, said: Sequence[TurnBody]) -> None:
+    def _check_effect(self, bodies: Sequence[TurnBody]) -> None:
         """Checks that no field is set in which every turn has its own."""
-        without = [name for name in ("voice", "speed", "seed") if all(getattr(turn, name) is not None for turn in said)]
-        if all(turn.gap_ms is not None for turn in said[1:]):
+        without = [name for name in ("voice", "speed", "seed") if all(getattr(turn, name) is not None for turn in bodies)]
+        if all(turn.gap_ms is not None for turn in bodies[1:]):
             without.append("gap_ms")
-        found = next((name for name in without if name in self.model_fields_set and getattr(self, name) is not None), None)
-        if found is not None:
-            message = f"every turn has its own {found}, so that of the dialogue has no effect: leave it out"
-            raise bad_request("conflicting_fields", message, param=found)
+        field = next((name for name in without if name in self.model_fields_set and getattr(self, name) is not None), None)
+        if field is not None:
+            message = f"every turn has its own {field}, so that of the dialogue has no effect: leave it out"
+            raise bad_request("conflicting_fields", message, param=field)
 
-    def _prosody(self, said: TurnBody, voice: str | None) -> Prosody:
-        style = STYLES[said.style] if said.style else Prosody()
-        rate = 1.0 if said.speed is None else said.speed / self.speed
-        return Prosody(voice, rate * style.rate, style.gain_db, said.seed)
+    def _prosody(self, body: TurnBody, voice: str | None) -> Prosody:
+        style = STYLES[body.style] if body.style else Prosody()
+        rate = 1.0 if body.speed is None else body.speed / self.speed
+        return Prosody(voice, rate * style.rate, style.gain_db, body.seed)
 
 
 def check_turns(turns: Sequence[SpokenTurn]) -> None:
@@ -212,7 +212,7 @@ def check_turns(turns: Sequence[SpokenTurn]) -> None:
         NoSpeakableText
     """
     for number, turn in enumerate(turns, start=1):
-        if not any(map(str.isalnum, turn.said.text)):
+        if not any(map(str.isalnum, turn.body.text)):
             raise NoSpeakableText(f"turn {number} has no letter and no digit: leave it out, or give it words", param="turns")
 
 

@@ -255,5 +255,5 @@ def _with_voice_ids(
         try:
             yield replace(passage, prosody=replace(passage.prosody, voice=voice_id(name)))
         except UnknownVoice:
-            what, param = (f"turn {number}", "turns") if is_dialogue else ("SSML", "input")
-            raise UnknownVoice(f"{what}: no voice of that name; GET /v1/audio/voices lists them", param=param) from None
+            place, param = (f"turn {number}", "turns") if is_dialogue else ("SSML", "input")
+            raise UnknownVoice(f"{place}: no voice of that name; GET /v1/audio/voices lists them", param=param) from None

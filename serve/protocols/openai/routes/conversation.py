@@ -50,17 +50,17 @@ class ConversationDoor:
     async def obey(self, frame: str, conversation: Conversation) -> Message | None:
         """As Door says; `opened` confirms that a context is open."""
         match read_message(frame):
-            case OpenMessage() as wanted:
-                conversation.open(wanted.context, wanted.settings(self._lead_s))
-                return {"type": "opened", "context": wanted.context}
-            case TextMessage() as said:
-                conversation.add(said.context, said.text)
-            case FlushMessage() as said:
-                conversation.flush(said.context)
-            case CloseMessage() as said:
-                conversation.close(said.context)
-            case CancelMessage() as said:
-                await conversation.cancel(said.context, None if said.played_ms is None else said.played_ms / 1000)
+            case OpenMessage() as message:
+                conversation.open(message.context, message.settings(self._lead_s))
+                return {"type": "opened", "context": message.context}
+            case TextMessage() as message:
+                conversation.add(message.context, message.text)
+            case FlushMessage() as message:
+                conversation.flush(message.context)
+            case CloseMessage() as message:
+                conversation.close(message.context)
+            case CancelMessage() as message:
+                await conversation.cancel(message.context, None if message.played_ms is None else message.played_ms / 1000)
         return None
 
     def messages(self, event: ConversationEvent) -> Iterator[Message]:

@@ -103,8 +103,11 @@ def takes_document() -> dict[str, Any]:
 Limit = Annotated[int, Query(ge=1, le=1000)]
 DOWNLOADS = (*AUDIO_TYPES, "audio/mp4", "application/zip")
 AUDIO: dict[int | str, dict[str, Any]] = {
-    status: {"description": what, "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in DOWNLOADS}}
-    for status, what in {200: "the audio", 206: "the range of it that was asked for"}.items()
+    status: {
+        "description": description,
+        "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in DOWNLOADS},
+    }
+    for status, description in {200: "the audio", 206: "the range of it that was asked for"}.items()
 }
 
 
@@ -145,13 +148,13 @@ async def create(request: Request, services: RequestServices, jobs: OwnJobs) -> 
 @router.get(PATH, response_model=JobList, responses=answers(400, 503))
 @requires(Scope.SPEECH)
 async def jobs(own: OwnJobs, status: JobStatus | None = None, after: str = "", limit: Limit = 100) -> JobList:
-    found = await own.listed()
+    listed = await own.listed()
     if after:
-        places = [place for place, job in enumerate(found, start=1) if job.id == after]
-        found = found[places[0] if places else len(found) :]
-    wanted = [job for job in found if status in (None, job.record.status)]
-    data = [job_reply(job, own.keep_s) for job in wanted[:limit]]
-    return JobList(data=data, has_more=len(wanted) > limit)
+        places = [place for place, job in enumerate(listed, start=1) if job.id == after]
+        listed = listed[places[0] if places else len(listed) :]
+    matches = [job for job in listed if status in (None, job.record.status)]
+    data = [job_reply(job, own.keep_s) for job in matches[:limit]]
+    return JobList(data=data, has_more=len(matches) > limit)
 
 
 @router.get(ONE, response_model=JobReply, responses=answers(404, 503))
@@ -201,8 +204,8 @@ async def events(job_id: str, request: Request, services: RequestServices, jobs:
     view = await jobs.view(job_id)
     if has_seen_the_end(view, last):
         return Response(status_code=204)
-    told = job_events(jobs, context_of(request), services.jobs.is_leaving, view, last)
-    return StreamingResponse(told, media_type="text/event-stream")
+    stream = job_events(jobs, context_of(request), services.jobs.is_leaving, view, last)
+    return StreamingResponse(stream, media_type="text/event-stream")
 
 
 @router.get(f"{ONE}/subtitles", response_class=Response, responses={**SUBTITLES, **answers(400, 404, 503)})

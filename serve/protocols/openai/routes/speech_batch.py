@@ -64,13 +64,13 @@ async def speech_batch(request: Request, services: RequestServices) -> Response:
     async def speak_all() -> None:
         places = asyncio.Semaphore(PARALLEL)
 
-        async def one(index: int, fields: dict[str, Any]) -> dict[str, Any]:
+        async def speak_item(index: int, fields: dict[str, Any]) -> dict[str, Any]:
             async with places:
                 own = replace(context, request_id=f"{context.request_id}.{index}")
                 return {"index": index, **await _result(services, own, {**shared, **fields})}
 
         async with asyncio.TaskGroup() as group:  # an item that breaks ends the others
-            items = [group.create_task(one(index, fields)) for index, fields in enumerate(body.items)]
+            items = [group.create_task(speak_item(index, fields)) for index, fields in enumerate(body.items)]
         results.extend(item.result() for item in items)
 
     try:
@@ -85,9 +85,9 @@ async def speech_batch(request: Request, services: RequestServices) -> Response:
 async def _result(services: Services, context: RequestContext, fields: dict[str, Any]) -> dict[str, Any]:
     """Returns the audio of one item, or its error."""
     try:
-        given = next((name for name in NOT_OF_AN_ITEM if name in fields), None)
-        if given is not None:
-            raise bad_request("conflicting_fields", f"an item has no {given}: leave it out", param=given)
+        field = next((name for name in NOT_OF_AN_ITEM if name in fields), None)
+        if field is not None:
+            raise bad_request("conflicting_fields", f"an item has no {field}: leave it out", param=field)
         body = read_body(SpeechBody, json.dumps({**fields, "stream": False}).encode())
         with open_speech(services.speech, context) as session:
             job = await session.accept(body)

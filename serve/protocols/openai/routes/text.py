@@ -81,8 +81,8 @@ router = APIRouter(tags=["text"])
 async def normalize(request: Request, services: RequestServices) -> NormalizeReply:
     """Returns the normalised text, and what became of every character."""
     body = await _body(TextBody, request, services)
-    wanted, ignored = _text_request(body, request, services)
-    speech_text = await _within_limits(services, services.text.read(wanted))
+    synthesis, ignored = _text_request(body, request, services)
+    speech_text = await _within_limits(services, services.text.read(synthesis))
     return NormalizeReply(
         text=" ".join(segment.text for segment in speech_text.segments),
         segments=[_segment(speech_text, index) for index in range(len(speech_text.segments))],
@@ -118,13 +118,13 @@ async def ssml(request: Request, services: RequestServices) -> SsmlReply:
 async def plan(request: Request, services: RequestServices) -> PlanReply:
     """Returns what POST /v1/audio/speech would synthesise for this body, without doing it."""
     body = await _body(SpeechBody, request, services)
-    wanted, ignored = _speech_request(body, request, services)
-    speech_text = await _within_limits(services, services.text.read(wanted))
-    segments = [_planned(segment, wanted) for segment in speech_text.segments]
+    synthesis, ignored = _speech_request(body, request, services)
+    speech_text = await _within_limits(services, services.text.read(synthesis))
+    segments = [_planned(segment, synthesis) for segment in speech_text.segments]
     silence_s = (sum(segment.silence_ms for segment in segments) + speech_text.closing_silence_ms) / 1000
     return PlanReply(
-        voice=wanted.voice,
-        characters=len(wanted.text),
+        voice=synthesis.voice,
+        characters=len(synthesis.text),
         segments=segments,
         closing_silence_ms=speech_text.closing_silence_ms,
         predicted_steps=sum(segment.steps for segment in segments),
@@ -142,11 +142,11 @@ async def refine(request: Request, services: RequestServices) -> RefineReply:
     body = await _body(SpeechBody, request, services)
     if body.refine is False:
         body = body.model_copy(update={"refine": True})
-    wanted, ignored = _speech_request(body, request, services)
-    async with caller_of(request).charged(len(wanted.text) if wanted.refine else 0) as charge:
+    synthesis, ignored = _speech_request(body, request, services)
+    async with caller_of(request).charged(len(synthesis.text) if synthesis.refine else 0) as charge:
         with services.speech.admission.acquire():
             segments = await _within_limits(
-                services, services.text.refine(wanted) if wanted.refine else _unrefined(services, wanted)
+                services, services.text.refine(synthesis) if synthesis.refine else _unrefined(services, synthesis)
             )
         charge.keep()
     replies = [
@@ -163,7 +163,7 @@ async def refine(request: Request, services: RequestServices) -> RefineReply:
         accepted=all(reply.accepted for reply in replies),
         diff=[change for reply in replies for change in reply.diff],
         segments=replies,
-        seed=wanted.refine.sampling.seed if wanted.refine else wanted.sampling.seed,
+        seed=synthesis.refine.sampling.seed if synthesis.refine else synthesis.sampling.seed,
         ignored_fields=ignored,
     )
 
@@ -226,8 +226,8 @@ async def _body(kind: type[B], request: Request, services: Services) -> B:
 def _text_request(body: TextBody, request: Request, services: Services) -> tuple[SynthesisRequest, list[str]]:
     """Returns a request of which only the text matters, and the fields of the body that have no effect."""
     speech = SpeechBody(**{name: getattr(body, name) for name in TextBody.model_fields})
-    wanted, lost = _speech_request(speech, request, services)
-    return wanted, [*_named(body.ignored), *lost]
+    synthesis, lost = _speech_request(speech, request, services)
+    return synthesis, [*_named(body.ignored), *lost]
 
 
 def _speech_request(body: SpeechBody, request: Request, services: Services) -> tuple[SynthesisRequest, list[str]]:
@@ -243,9 +243,9 @@ def _named(ignored: Sequence[str]) -> list[str]:
     return named_fields(ignored)
 
 
-async def _unrefined(services: Services, wanted: SynthesisRequest) -> list[Refined]:
+async def _unrefined(services: Services, synthesis: SynthesisRequest) -> list[Refined]:
     """Returns every segment unchanged, for a checkpoint without a refine pass."""
-    speech_text = await services.text.read(wanted)
+    speech_text = await services.text.read(synthesis)
     texts = [segment.text for segment in speech_text.segments]
     return [Refined(text, text, tuple(diff(text, text)), accepted=False) for text in texts]
 

@@ -73,11 +73,11 @@ def similar_seeds(
     reference = like or unlike
     seeds = [(first + index) % (MAX_SEED + 1) for index in range(count if reference is None else CANDIDATES * count)]
     if reference is None:
-        return [(each, None) for each in seeds]
-    wanted = _direction(library.embedding_of(reference))
-    compared = [(each, float(_direction(library.embedding_of(f"seed:{each}")) @ wanted)) for each in seeds]
-    best = sorted(compared, key=lambda one: one[1], reverse=like is not None)[:count]
-    return [(each, round(similarity, 4)) for each, similarity in best]
+        return [(candidate, None) for candidate in seeds]
+    direction = _direction(library.embedding_of(reference))
+    compared = [(candidate, float(_direction(library.embedding_of(f"seed:{candidate}")) @ direction)) for candidate in seeds]
+    best = sorted(compared, key=lambda pair: pair[1], reverse=like is not None)[:count]
+    return [(candidate, round(similarity, 4)) for candidate, similarity in best]
 
 
 def _direction(embedding: NDArray[np.float16]) -> NDArray[np.float64]:
@@ -109,8 +109,8 @@ async def create(request: Request, services: RequestServices) -> Response:
         return await clone(request, services)
     body = await services.bodies.read_json(request, partial(read_body, NewVoiceBody))
     metadata = body.metadata(caller_of(request))
-    given = [body.seed is not None, body.embedding is not None, body.blend is not None]
-    if sum(given) != 1:
+    sources = [body.seed is not None, body.embedding is not None, body.blend is not None]
+    if sum(sources) != 1:
         raise bad_request("conflicting_fields", "give exactly one of seed, embedding and blend, or a form with audio_sample")
     with services.speech.admission.acquire():
         if body.seed is not None:
@@ -132,7 +132,7 @@ async def random(request: Request, services: RequestServices) -> dict[str, Any]:
     wish = body.filter
     if wish.like and wish.unlike:
         raise bad_request("conflicting_fields", "filter is like or unlike, not both", param="filter")
-    found = await asyncio.to_thread(similar_seeds, services.voices.library, body.count, body.seed, wish.like, wish.unlike)
+    matches = await asyncio.to_thread(similar_seeds, services.voices.library, body.count, body.seed, wish.like, wish.unlike)
     return {
         "voices": [
             {
@@ -142,7 +142,7 @@ async def random(request: Request, services: RequestServices) -> dict[str, Any]:
                 **({} if similarity is None else {"similarity": similarity}),
                 "preview_url": preview_url(f"seed:{seed}"),
             }
-            for seed, similarity in found
+            for seed, similarity in matches
         ]
     }
 
@@ -207,8 +207,8 @@ async def preview(name: str, request: Request, services: RequestServices) -> Res
 @requires(Scope.VOICES, stream=True)
 async def score(name: str, request: Request, services: RequestServices) -> dict[str, Any]:
     with services.speech.admission.acquire():
-        found = await or_404(services.voices.sampler.score(name, caller_of(request)))
-    return {"id": services.speech.voice_id(name), **found}
+        scores = await or_404(services.voices.sampler.score(name, caller_of(request)))
+    return {"id": services.speech.voice_id(name), **scores}
 
 
 async def clone(request: Request, services: Services) -> Response:
@@ -293,7 +293,7 @@ async def described(services: Services, name: str) -> dict[str, Any]:
     if stored is not None:
         info = library.info(stored)
     else:
-        info = next((each for each in library.list() if each.name == canonical), VoiceInfo(canonical, (), (), "", canonical))
+        info = next((entry for entry in library.list() if entry.name == canonical), VoiceInfo(canonical, (), (), "", canonical))
     embedding = None if voice.embedding is None else encode_embedding(voice.embedding)
     return {**voice_card(info, services.speech.models), "embedding": embedding}
 

@@ -36,7 +36,7 @@ def test_a_folder_that_cannot_be_written_is_named_by_its_key(tmp_path: Path):
     (tmp_path / "file").touch()
     app = AppConfig.model_validate({"jobs": {"folder": str(tmp_path / "file/jobs")}})
     found = doctor.folders(app)
-    assert (found.status, found.found) == (Status.FAIL, f"cannot be written here: jobs.folder: {tmp_path}/file/jobs")
+    assert (found.status, found.result) == (Status.FAIL, f"cannot be written here: jobs.folder: {tmp_path}/file/jobs")
     assert doctor.folders(AppConfig()).status is Status.FINE
 
 
@@ -63,7 +63,7 @@ def test_a_wrong_configuration_is_named(tmp_path: Path):
     path.write_text(DEV.read_text().replace("slots: 8", "slotz: 8"))
     findings = list(doctor.examine(path))
     assert findings[-1].status is Status.FAIL
-    assert "slotz" in findings[-1].found
+    assert "slotz" in findings[-1].result
     assert run(str(path)).returncode == 1
 
 
@@ -76,7 +76,7 @@ def test_a_damaged_checkpoint_is_named_by_its_file(demo_root: Path, tmp_path: Pa
         file.write(b"\xff\xfe")
     found = doctor.checkpoint(str(broken))
     assert found.status is Status.FAIL
-    assert MEL_DECODER_FILE in found.found
+    assert MEL_DECODER_FILE in found.result
 
 
 def test_a_checkpoint_nobody_vouches_for_is_a_warning(demo_root: Path, tmp_path: Path):
@@ -90,7 +90,7 @@ def test_a_checkpoint_that_is_not_there_says_how_to_get_it(monkeypatch, tmp_path
     monkeypatch.setenv("CHATTTS_HOME", str(tmp_path))
     found = doctor.checkpoint("hub:2Noise/ChatTTS")
     assert found.status is Status.FAIL
-    assert "chattts-serve weights fetch" in found.found
+    assert "chattts-serve weights fetch" in found.result
 
 
 @pytest.mark.skipif(sees_gpu(), reason="there is a GPU here")
@@ -167,9 +167,9 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(doctor, "requires", lambda _: ["numpy>=1", "surely-not-installed>=1", "pydantic<1"])
     found = doctor.packages()
     assert found.status is Status.FAIL
-    assert "surely-not-installed is missing" in found.found
-    assert "pydantic" in found.found
-    assert "numpy" not in found.found
+    assert "surely-not-installed is missing" in found.result
+    assert "pydantic" in found.result
+    assert "numpy" not in found.result
 
 
 @pytest.mark.slow

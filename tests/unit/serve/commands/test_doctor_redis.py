@@ -69,8 +69,8 @@ def test_what_a_server_cannot_do_is_named(
     finally:
         change({"replicaof": "no one", **usual})
     status, words = expected
-    assert any(finding.status is status and words in finding.found for finding in findings), findings
-    assert all(finding.status in (status, WARN) and "redis://127.0.0.1" in finding.found for finding in findings)
+    assert any(finding.status is status and words in finding.result for finding in findings), findings
+    assert all(finding.status in (status, WARN) and "redis://127.0.0.1" in finding.result for finding in findings)
     assert not [name for name in client.scan_iter("*quota*") if b"doctor" in name], "nothing stays of it but four small keys"
 
 
@@ -85,19 +85,19 @@ def test_a_server_that_is_away_hangs_or_wants_a_password_is_named_without_one(tm
             (f"redis://:right@127.0.0.1:{server.port}/99", "no database"),
             (f"redis://:right@127.0.0.1:{free_port()}", "does not answer"),
         ):
-            found = " ".join(finding.found + finding.advice for finding in redis_servers(as_store(url)))
+            found = " ".join(finding.result + finding.advice for finding in redis_servers(as_store(url)))
             assert words in found
             assert not {"right", "wrong"} & set(found.replace("@", " ").replace(":", " ").split())
         server.freeze()
         (finding,) = redis_servers(as_store(f"redis://:right@127.0.0.1:{server.port}/0"))
-        assert (finding.status, "does not answer" in finding.found) == (FAIL, True)
+        assert (finding.status, "does not answer" in finding.result) == (FAIL, True)
     finally:
         server.kill()
 
 
 def test_an_old_release_and_a_cluster_are_refused():
     facts = {"redis_version": "6.0.16", "cluster_enabled": 1, "maxmemory_policy": "noeviction", "aof_enabled": 1}
-    found = [finding.found for finding in doctor_redis._problems("here", ["voices.store"], facts)]
+    found = [finding.result for finding in doctor_redis._problems("here", ["voices.store"], facts)]
     assert found == ["here is release 6.0.16", "here is part of a cluster"]
 
 

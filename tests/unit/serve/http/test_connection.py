@@ -82,7 +82,7 @@ def test_however_slow_its_reader_every_byte_is_sent_once_and_in_order(seed: int,
             await connection.begin({"X-Number": str(number)})
             for piece in pieces:
                 await connection.write(piece)
-                fullest = max(fullest, unread.held)
+                fullest = max(fullest, unread.total)
                 for _ in range(draw.choice([0, 0, 1, 5])):
                     await asyncio.sleep(0)
             await connection.end()
@@ -96,7 +96,7 @@ def test_however_slow_its_reader_every_byte_is_sent_once_and_in_order(seed: int,
 
     ended_with_nothing_left(replies)
     assert fullest <= capacity
-    assert unread.held == 0
+    assert unread.total == 0
 
 
 def test_a_client_that_reads_in_time_costs_no_task_and_holds_nothing():
@@ -108,7 +108,7 @@ def test_a_client_that_reads_in_time_costs_no_task_and_holds_nothing():
             for _ in range(5):
                 await connection.write(b"some audio")
                 assert len(asyncio.all_tasks()) == 1
-                assert unread.held == 0
+                assert unread.total == 0
             await connection.end()
 
     ended_with_nothing_left(scenario)
@@ -130,10 +130,10 @@ def test_speech_goes_on_while_its_reader_waits_and_no_further_than_there_is_room
         speaking = asyncio.create_task(speak())
         for _ in range(40):
             await asyncio.sleep(0)
-        assert (written, unread.held) == (4, 100), "the one that is being sent, and three that fit into an eighth"
+        assert (written, unread.total) == (4, 100), "the one that is being sent, and three that fit into an eighth"
         speaking.cancel()  # as a client that leaves does
         await asyncio.wait((speaking,))
-        assert unread.held == 0
+        assert unread.total == 0
 
     ended_with_nothing_left(scenario)
 
@@ -146,9 +146,9 @@ def test_a_reply_is_complete_before_its_bytes_are_sent():
 
         speaking = asyncio.create_task(reply(connection, bytes(30)))
         await complete.wait()
-        assert (socket.body, unread.held) == (b"", LEAST)
+        assert (socket.body, unread.total) == (b"", LEAST)
         await speaking
-        assert (len(socket.body), unread.held) == (30, 0)
+        assert (len(socket.body), unread.total) == (30, 0)
 
     ended_with_nothing_left(scenario)
 
@@ -175,7 +175,7 @@ def test_what_was_spoken_before_a_failure_is_sent_before_the_cut():
         connection.when_complete = complete.set
         with pytest.raises(EngineDead, match="in the middle"):
             await reply(connection, b"spoken ", b"before", error=EngineDead("in the middle"))
-        assert (socket.body, unread.held, complete.is_set()) == (b"spoken before", 0, True)
+        assert (socket.body, unread.total, complete.is_set()) == (b"spoken before", 0, True)
         assert socket.messages[-1]["more_body"], "it has no end"
 
     ended_with_nothing_left(scenario)
@@ -192,7 +192,7 @@ def test_a_reader_that_takes_nothing_or_takes_too_long_ends_the_reply(limits, er
         connection = connect(socket, unread, **limits)
         with pytest.raises(error, match=next(iter(limits))):
             await reply(connection, b"some audio")
-        assert (unread.held, connection.is_broken) == (0, True)
+        assert (unread.total, connection.is_broken) == (0, True)
 
     ended_with_nothing_left(scenario)
 

@@ -71,7 +71,7 @@ def test_as_many_slow_readers_as_there_are_places_stop_nobody(live: Live, servic
             stack.enter_context(reader.socket)
             assert b" 200 " in reader.head
         wait_until(lambda: services.speech.admission.in_flight == 0)
-        assert services.unread.held > 0, "they have not read it"
+        assert services.unread.total > 0, "they have not read it"
         whole = live.speak(input="Hi.", seed=1, **fields)
         assert whole.status_code == 200
         for reader in readers:
@@ -81,14 +81,14 @@ def test_as_many_slow_readers_as_there_are_places_stop_nobody(live: Live, servic
                 assert len(body) == len(whole.content)
             else:
                 assert hashlib.sha256(body).digest() == hashlib.sha256(whole.content).digest()
-    wait_until(lambda: services.unread.held == 0)
+    wait_until(lambda: services.unread.total == 0)
 
 
 def test_a_slow_reader_that_leaves_leaves_nothing(live: Live, services: Services):
     reader = SlowReader(live)
-    wait_until(lambda: services.speech.admission.in_flight == 0 and services.unread.held > 0)
+    wait_until(lambda: services.speech.admission.in_flight == 0 and services.unread.total > 0)
     reader.socket.close()
-    wait_until(lambda: services.unread.held == 0)
+    wait_until(lambda: services.unread.total == 0)
 
 
 def test_beyond_its_bound_the_speech_of_a_slow_reader_waits_and_so_does_its_place():
@@ -97,11 +97,11 @@ def test_beyond_its_bound_the_speech_of_a_slow_reader_waits_and_so_does_its_plac
     services = make_services(speaker, limits)
     with serving(services) as live:
         with SlowReader(live).socket:
-            wait_until(lambda: services.unread.held > 0)
+            wait_until(lambda: services.unread.total > 0)
             assert live.speak().status_code == 429
-            assert services.unread.held <= LEAST_UNREAD_BYTES
+            assert services.unread.total <= LEAST_UNREAD_BYTES
             assert speaker.produced < 40, "what the kernel's buffers take"
-        wait_until(lambda: services.unread.held == services.speech.admission.in_flight == 0)
+        wait_until(lambda: services.unread.total == services.speech.admission.in_flight == 0)
 
 
 def test_what_was_spoken_before_a_failure_is_read_before_the_cut():
@@ -112,7 +112,7 @@ def test_what_was_spoken_before_a_failure_is_read_before_the_cut():
         reader = SlowReader(live)
         with reader.socket:
             wait_until(lambda: speaker.closed == 1 and services.speech.admission.in_flight == 0)
-            assert services.unread.held > 0
+            assert services.unread.total > 0
             received = reader.read()
         wait_until(lambda: observer.replies != [])
     assert not received.endswith(b"0\r\n\r\n")
@@ -132,4 +132,4 @@ def test_who_reads_nothing_or_takes_too_long_is_cut_after_its_speech_is_complete
             wait_until(lambda: observer.replies != [])
             assert not reader.read().endswith(b"0\r\n\r\n")
     assert (observer.replies[0].outcome, observer.replies[0].code) == (Outcome.CUT, code)
-    assert services.unread.held == 0
+    assert services.unread.total == 0

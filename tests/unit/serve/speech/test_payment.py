@@ -97,7 +97,7 @@ class Replicas:
 
     async def used(self) -> int:
         """Characters, once everything is given back that will be."""
-        while pending := [*Payment._ending, *PendingCharge._asked]:
+        while pending := [*Payment._ending, *PendingCharge._questions]:
             await asyncio.wait(pending)
         return await self.quotas.characters_today("anna")
 
