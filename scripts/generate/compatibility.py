@@ -4,6 +4,7 @@ In:    the API, the configuration models, the metrics, PYTHON
 Out:   docs/compatibility.json
 """
 
+import argparse
 import importlib
 import json
 import sys
@@ -31,7 +32,7 @@ def surface() -> dict[str, list[str]]:
     routes = [route for router in ROUTERS for route in router.routes if isinstance(route, Route | WebSocketRoute)]
     metrics = {metric.name for metric in vars(definitions).values() if isinstance(metric, definitions.Metric)}
     return {
-        "routes": sorted(f"{method} {route.path}" for route in routes for method in getattr(route, "methods", ["WS"])),
+        "routes": sorted({f"{method} {route.path}" for route in routes for method in getattr(route, "methods", ["WS"])}),
         "keys": sorted(f"{section.path}.{row.key}" for section in sections() for row in section.rows),
         "metrics": sorted(metrics),
         "python": [name for name in PYTHON if _exists(name)],
@@ -46,6 +47,7 @@ def release() -> str:
 
 def main() -> int:
     """Writes the file."""
+    argparse.ArgumentParser(description="Writes docs/compatibility.json.").parse_args()
     FILE.write_text(json.dumps({"release": release(), **surface()}, indent=1) + "\n", encoding="utf-8")
     return 0
 
