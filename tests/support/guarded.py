@@ -1,5 +1,6 @@
 """Guarded services: keys in a store, and a server that asks for them."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from pipeline.store.store import Store
 from pipeline.types import Lane
 from serve.access.api_keys import NAMESPACE, KeyRecord, KeyRing, Quota, Scope, make_key
 from serve.access.authentication import Authenticator
+from serve.access.quotas import LocalQuotas, QuotaDecision
 from serve.config.app_config import LimitsConfig
 from serve.errors import ApiError
 from tests.support.fakes import Speaker, make_services
@@ -21,6 +23,21 @@ FREE = Quota(requests_per_s=None, streams=None, characters_a_day=None)
 LOOPBACK = "127.0.0.1"
 SPEECH = frozenset({Scope.SPEECH})
 SCOPES: tuple[Scope, ...] = KeyRecord.model_fields["scopes"].default  # of a key that is made without any
+
+
+TURNS = 3  # of the loop, that a store's question takes, and its answer
+
+
+class RemoteQuotas(LocalQuotas):
+    """Counts between a question and its answer, as a store does."""
+
+    async def charge_characters(self, key: str, quota: Quota, characters: int, token: str = "") -> QuotaDecision:
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        decision = await super().charge_characters(key, quota, characters, token)
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        return decision
 
 
 def add(

@@ -10,8 +10,9 @@ from pipeline.errors import AtCapacity, Draining
 from serve.access.admission import AdmissionLimiter
 from serve.access.api_keys import Quota
 from serve.access.caller import Caller
-from serve.access.quotas import Charge, LocalQuotas, QuotaDecision, portion
+from serve.access.quotas import Charge, LocalQuotas, portion
 from tests.support.clock import HeldClock
+from tests.support.guarded import TURNS, RemoteQuotas
 
 rates = st.builds(Quota, requests_per_s=st.floats(0.5, 50), burst=st.integers(1, 30), streams=st.none())
 
@@ -112,20 +113,7 @@ def test_a_clock_that_jumps_locks_no_key_out(jump_s: float):
 # Charges: whatever is cancelled meanwhile.
 
 
-STEPS = 3  # of a store whose answer takes so many turns of the loop
-
-
-class RemoteQuotas(LocalQuotas):
-    """Counts at once; its answers come some turns of the loop later, as those of a store do."""
-
-    async def charge_characters(self, key: str, quota: Quota, characters: int, token: str = "") -> QuotaDecision:
-        decision = await super().charge_characters(key, quota, characters, token)
-        for _ in range(STEPS):
-            await asyncio.sleep(0)
-        return decision
-
-
-@pytest.mark.parametrize("turns", range(STEPS + 6))
+@pytest.mark.parametrize("turns", range(2 * TURNS + 6))
 @pytest.mark.parametrize("keeps", [False, True])
 async def test_a_charge_is_kept_or_given_back_wherever_it_is_cancelled(turns: int, keeps: bool):
     caller = Caller("anna", quota=Quota(characters_a_day=100), quotas=RemoteQuotas())
@@ -145,7 +133,7 @@ async def test_a_charge_is_kept_or_given_back_wherever_it_is_cancelled(turns: in
         await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    for _ in range(STEPS + 6):
+    for _ in range(2 * TURNS + 6):
         await asyncio.sleep(0)  # an answer may still be on its way
     assert await caller.characters_today() == (12 if kept else 0)
 

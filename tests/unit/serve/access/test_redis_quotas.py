@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -35,22 +35,10 @@ SLOW = Quota(requests_per_s=0.0001, burst=6, streams=3, characters_a_day=1000, a
 STREAMS = Quota(requests_per_s=None, characters_a_day=None, streams=2)
 
 
-class Counted:
-    """Something that is called; how often, is counted."""
-
-    def __init__(self, called: Callable[..., Any]) -> None:
-        self._called = called
-        self.calls = 0
-
-    def __call__(self, *args: Any) -> Any:
-        self.calls += 1
-        return self._called(*args)
-
-
 def counted(quotas: RedisQuotas) -> Callable[[], int]:
     """How many questions of requests have been sent to Redis."""
-    quotas._enter, quotas._write = enter, write = Counted(quotas._enter), Counted(quotas._write)  # type: ignore[assignment]
-    return lambda: enter.calls + write.calls
+    quotas._enter, quotas._write = enter, write = Mock(wraps=quotas._enter), Mock(wraps=quotas._write)
+    return lambda: enter.call_count + write.call_count
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -36,6 +36,10 @@ def test_other_hosts_are_not(host: str):
 def test_a_near_host_is_said_twice_or_refused(host: str, port: str):
     with pytest.raises(ConfigError, match="say it in webhook_near_hosts too"):
         read_app_config({"jobs": {"webhook_hosts": [host + port]}})
+    with pytest.raises(ConfigError, match="near_hosts"):
+        read_app_config({"jobs": {"webhook_hosts": [f"{host}:9000"], "webhook_near_hosts": [host]}})
+    with pytest.raises(ConfigError, match="near_hosts"):
+        read_app_config({"jobs": {"webhook_near_hosts": [host + port]}})
     jobs = read_app_config({"jobs": {"webhook_hosts": [host + port], "webhook_near_hosts": [host + port]}}).jobs
     assert is_listed(host, 9000 if port else 443, "https", jobs.webhook_hosts)
     assert not is_listed(host, 9001, "https", jobs.webhook_hosts)

@@ -14,7 +14,6 @@ from pipeline.types import AudioChunk, SynthesisRequest
 from serve.access.api_keys import Quota
 from serve.access.caller import Caller, PendingCharge
 from serve.access.idempotency import Idempotency
-from serve.access.quotas import LocalQuotas, QuotaDecision
 from serve.access.resume_tokens import Resumption
 from serve.errors import ApiError
 from serve.speech.events import Started
@@ -24,6 +23,7 @@ from serve.speech.schemas.speech import SpeechBody
 from serve.speech.speak import open_speech
 from tests.support.effort import examples
 from tests.support.fakes import Speaker, make_speech_services
+from tests.support.guarded import RemoteQuotas
 
 TEXT = "Hello there."
 BODY = SpeechBody(input=TEXT, response_format="pcm")
@@ -34,16 +34,6 @@ async def later() -> None:
     """As long as a store takes to ask or to answer."""
     for _ in range(2):
         await asyncio.sleep(0)
-
-
-class RemoteQuotas(LocalQuotas):
-    """Counts between its question and its answer."""
-
-    async def charge_characters(self, key: str, quota: Quota, characters: int, token: str = "") -> QuotaDecision:
-        await later()
-        decision = await super().charge_characters(key, quota, characters, token)
-        await later()
-        return decision
 
 
 class RemoteClaims:

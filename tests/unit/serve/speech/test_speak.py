@@ -17,7 +17,7 @@ from pipeline.errors import AtCapacity, DeadlineExceeded, Draining, EngineDead, 
 from pipeline.types import CacheMode, CacheResult, SynthesisRequest
 from serve.access.api_keys import Quota
 from serve.access.caller import Caller
-from serve.access.quotas import LocalQuotas, QuotaDecision
+from serve.access.quotas import LocalQuotas
 from serve.config.app_config import LimitsConfig
 from serve.errors import ApiError
 from serve.observability.reply_stats import Outcome
@@ -29,6 +29,7 @@ from serve.speech.services import SpeechServices
 from serve.speech.speak import ClientLeft, open_speech
 from serve.speech.subtitles import Cue, lasting, written
 from tests.support.fakes import CHUNK, RecordingObserver, Speaker, make_speech_services, sine
+from tests.support.guarded import RemoteQuotas
 
 SAMPLE_RATE = 24_000
 
@@ -132,16 +133,9 @@ def test_two_equal_requests_at_once_are_charged_once_or_refused_both():
         told = await asyncio.gather(*asked, return_exceptions=True)
         return [error or pieces for error, pieces in zip(told, heard, strict=True)]
 
-    class SlowQuotas(LocalQuotas):
-        """As a store that answers later."""
-
-        async def charge_characters(self, key: str, quota: Quota, characters: int, token: str = "") -> QuotaDecision:
-            await asyncio.sleep(0.02)
-            return await super().charge_characters(key, quota, characters, token)
-
     for limit, characters in ((11, 0), (24, 12)):
         entry = EntryPoint(quota=Quota(characters_a_day=limit))
-        entry.quotas = SlowQuotas()
+        entry.quotas = RemoteQuotas()
         entry.caller = replace(entry.caller, quotas=entry.quotas)
         first, second = asyncio.run(both(entry, "k"))
         if characters:
