@@ -21,7 +21,7 @@ from serve.speech.conversation.events import (
     PartSkipped,
     PartSpoken,
 )
-from serve.speech.conversation.heard import Heard
+from serve.speech.conversation.played import Played
 from serve.speech.events import Audio, Finished, Started, Timed
 from serve.speech.times import coverage_fields, times_fields
 
@@ -43,7 +43,7 @@ def messages(event: ConversationEvent, request_id: str) -> Iterator[Message]:
         case ContextClosed():
             yield {"type": "closed", "context": event.context, "duration_ms": round(1000 * event.audio_s)}
         case ContextCancelled():
-            yield {"type": "cancelled", "context": event.context, "heard": _heard(event.heard)}
+            yield {"type": "cancelled", "context": event.context, "heard": _played_fields(event.played)}
         case ContextFailed():
             yield {"type": "error", "context": event.context, "part": event.number} | error_fields(event.error, request_id)
 
@@ -104,11 +104,11 @@ def _start(started: Started, start: int, characters: int) -> Mapping[str, Any]:
     }
 
 
-def _heard(heard: Heard) -> Message:
+def _played_fields(played: Played) -> Message:
     return {
-        "characters": heard.characters,
-        "words": heard.words,
-        "ms": round(1000 * heard.played_s),
-        "quality": "exact" if heard.is_exact else "estimated",
-        "unheard_steps": heard.unheard_steps,
+        "characters": played.characters,
+        "words": played.words,
+        "ms": round(1000 * played.played_s),
+        "quality": "exact" if played.is_exact else "estimated",
+        "unheard_steps": played.unheard_steps,
     }

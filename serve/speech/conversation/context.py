@@ -22,7 +22,7 @@ from pipeline.errors import NoSpeakableText, ReaderStalled
 from pipeline.text.incremental import GrowingText, Part
 from serve.access.resume_tokens import Resumption
 from serve.speech.conversation.events import ContextClosed, ContextFailed, ConversationEvent, PartSkipped, PartSpoken
-from serve.speech.conversation.heard import Heard, Listener
+from serve.speech.conversation.played import Listener, Played
 from serve.speech.events import Audio, Finished, Started
 from serve.speech.job import RequestContext
 from serve.speech.schemas.base import read_body
@@ -190,12 +190,12 @@ class Context:
         self._speaking.cancel()
         await asyncio.wait((self._speaking,))
 
-    async def cancel(self, played_s: float | None = None) -> Heard:
-        """Stops, and returns what was heard; `played_s` as for Listener.heard."""
-        heard = self._listener.heard(played_s, speed=self._spoken_by(None).part_body(".").speed)
+    async def cancel(self, played_s: float | None = None) -> Played:
+        """Stops, and returns what was played; `played_s` as for Listener.played."""
+        played = self._listener.played(played_s, speed=self._spoken_by(None).part_body(".").speed)
         await self.stop()
-        self._services.observer.interrupted(heard.unheard_steps)
-        return heard
+        self._services.observer.interrupted(played.unheard_steps)
+        return played
 
     def _spoken_by(self, voice: str | None) -> ContextSettings:
         """Returns the settings with this voice."""

@@ -157,7 +157,7 @@ class Conversation:
         self._context(name).close(rest=rest)
 
     async def cancel(self, name: str, played_s: float | None) -> None:
-        """Interrupts a context, and emits what was heard; `played_s` as for Listener.heard.
+        """Interrupts a context, and emits what was played; `played_s` as for Listener.played.
 
         A context that was spoken to its end can still be interrupted, since its audio may still be playing.
 
@@ -166,8 +166,8 @@ class Conversation:
         """
         if name not in self._contexts:
             raise _no_such_context()
-        heard = await self._contexts.pop(name).cancel(played_s)
-        await self._emit(ContextCancelled(name, heard))
+        played = await self._contexts.pop(name).cancel(played_s)
+        await self._emit(ContextCancelled(name, played))
 
     def leave(self) -> None:
         """Opens no more contexts, and speaks what is complete without waiting for the listener."""
@@ -181,7 +181,7 @@ class Conversation:
         await asyncio.gather(*(context.stop() for context in self._contexts.values()))
 
     def _forget(self, name: str) -> None:
-        """Drops what was heard of an earlier context of this name, and of those that ended first, if there are many."""
+        """Drops what was played of an earlier context of this name, and of those that ended first, if there are many."""
         over = [candidate for candidate in self._contexts if not self.is_open(candidate)]
         for old in {name, *over[: max(0, len(over) - self._config.max_contexts + 1)]} & set(over):
             del self._contexts[old]

@@ -8,7 +8,7 @@ Never: JSON
 from dataclasses import dataclass
 
 from pipeline.text.incremental import Part
-from serve.speech.conversation.heard import Heard
+from serve.speech.conversation.played import Played
 from serve.speech.events import SpeechEvent
 
 
@@ -48,7 +48,7 @@ class ContextCancelled:
     """A context was interrupted and speaks no more. Its id may be used again."""
 
     context: str
-    heard: Heard
+    played: Played
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,7 +255,7 @@ async def test_an_interruption_says_what_was_heard():
         room.say("One two three. ")
         await until(lambda: len(room.said) == 4)
         await room.conversation.cancel("a", 0.1)
-    heard = room.said[-1].heard
+    heard = room.said[-1].played
     assert (heard.played_s, heard.characters, heard.words, heard.is_exact) == (0.1, 3, 1, False)
     assert room.observer.unheard == [heard.unheard_steps] == [round(0.3 * 46.875)]
 
@@ -266,8 +266,8 @@ async def test_what_is_sent_and_still_playing_can_be_interrupted_once():
         await room.conversation.cancel("a", 0.1)
         with pytest.raises(ApiError, match="no context"):
             await room.conversation.cancel("a", 0.1)
-    assert room.said[-1].heard.played_s == 0.1
-    assert room.said[-1].heard.unheard_steps == round(0.3 * 46.875)
+    assert room.said[-1].played.played_s == 0.1
+    assert room.said[-1].played.unheard_steps == round(0.3 * 46.875)
 
 
 async def test_many_contexts_leave_no_more_than_a_few_behind():

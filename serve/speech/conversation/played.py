@@ -1,7 +1,7 @@
-"""Heard: how far a listener has come in the audio of a context, and which of its text that is.
+"""Played: how far a listener has come in the audio of a context, and which of its text that is.
 
 In:    parts and the seconds of audio that were sent of each, the clock or what the client says it played
-Out:   Heard
+Out:   Played
 Owns:  the play cursor of one context
 Never: audio
 """
@@ -16,8 +16,8 @@ from serve.observability.reply_stats import PlayCursor
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """How much of a context was heard before it was interrupted."""
+class Played:
+    """How much of a context was played before it was interrupted."""
 
     played_s: float
     characters: int
@@ -31,7 +31,7 @@ class Heard:
 
 
 @dataclass(slots=True)
-class _Sent:
+class _SentPart:
     """What was sent of one part."""
 
     part: Part
@@ -50,7 +50,7 @@ class Listener:
         """
         self._clock = clock
         self._cursor = PlayCursor()
-        self._sent: list[_Sent] = []
+        self._parts: list[_SentPart] = []
         self.sent_s = 0.0
         """seconds of audio that were sent"""
 
@@ -61,20 +61,20 @@ class Listener:
 
     def began(self, part: Part) -> None:
         """A part is spoken from now on."""
-        self._sent.append(_Sent(part, sum(1 for _ in word_ends(part.text))))
+        self._parts.append(_SentPart(part, sum(1 for _ in word_ends(part.text))))
 
     def received(self, audio_s: float) -> None:
         """More audio of the present part was sent [s]."""
-        self._sent[-1].audio_s += audio_s
+        self._parts[-1].audio_s += audio_s
         self.sent_s += audio_s
         self._cursor.arrived(self._clock(), audio_s)
 
     def ended(self) -> None:
         """All audio of the present part was sent."""
-        self._sent[-1].is_whole = True
+        self._parts[-1].is_whole = True
 
-    def heard(self, played_s: float | None, *, speed: float) -> Heard:
-        """Returns what was heard.
+    def played(self, played_s: float | None, *, speed: float) -> Played:
+        """Returns what was played.
 
         Args:
             played_s: audio that the client has played; None: as much as it can have played by the clock [s].
@@ -82,26 +82,26 @@ class Listener:
         """
         played_s = self.sent_s - self.lead_s if played_s is None else min(played_s, self.sent_s)
         left_s, words, place, is_exact = played_s, 0, 0, True
-        for sent in self._sent:
-            if sent.is_whole and left_s >= sent.audio_s - 1e-6:
-                heard, said = sent.part.text, sent.words
+        for part in self._parts:
+            if part.is_whole and left_s >= part.audio_s - 1e-6:
+                text, count = part.part.text, part.words
             elif left_s <= 0:
                 break
             else:
-                (heard, said), is_exact = _said(sent, left_s, speed), False
-            words += said
-            place = sent.part.start + len(heard.rstrip()) if heard.strip() else place
-            left_s -= sent.audio_s
+                (text, count), is_exact = _words_played(part, left_s, speed), False
+            words += count
+            place = part.part.start + len(text.rstrip()) if text.strip() else place
+            left_s -= part.audio_s
         unheard_s = self.sent_s - played_s
-        return Heard(played_s, place, words, is_exact, round(unheard_s * speed * STEPS_PER_SECOND))
+        return Played(played_s, place, words, is_exact, round(unheard_s * speed * STEPS_PER_SECOND))
 
 
-def _said(sent: _Sent, played_s: float, speed: float) -> tuple[str, int]:
+def _words_played(part: _SentPart, played_s: float, speed: float) -> tuple[str, int]:
     """Returns the words of a part that are over after so much of its audio, as if all letters took the same time, and how
     many they are."""
-    text = sent.part.text
-    expected_s = sent.audio_s
-    if not sent.is_whole:
+    text = part.part.text
+    expected_s = part.audio_s
+    if not part.is_whole:
         expected_s = max(expected_s, predicted_steps(text) / STEPS_PER_SECOND / speed)
     reached = int(len(text) * min(1.0, played_s / expected_s))
     whole = [end for end in word_ends(text) if end <= reached]

@@ -1,4 +1,4 @@
-"""Heard: a place in the text for every moment of the audio."""
+"""Played: a place in the text for every moment of the audio."""
 
 import re
 import time
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.text.incremental import GrowingText
-from serve.speech.conversation.heard import Heard, Listener, word_ends
+from serve.speech.conversation.played import Listener, Played, word_ends
 from tests.support.clock import HeldClock
 
 FIRST, SECOND = "One two three. ", "Four five."
@@ -44,15 +44,15 @@ def listener(clock: HeldClock, *, whole: bool = True) -> Listener:
     ],
 )
 def test_what_the_client_played_is_a_place_in_the_text(played_s, characters, words, is_exact):
-    heard = listener(HeldClock()).heard(played_s, speed=1.0)
+    heard = listener(HeldClock()).played(played_s, speed=1.0)
     played_s = min(played_s, 2.5)
-    assert heard == Heard(played_s, characters, words, is_exact, round((2.5 - played_s) * 46.875))
+    assert heard == Played(played_s, characters, words, is_exact, round((2.5 - played_s) * 46.875))
 
 
 def test_a_part_that_was_not_sent_whole_is_not_heard_whole():
-    heard = listener(HeldClock(), whole=False).heard(2.5, speed=4.0)
+    heard = listener(HeldClock(), whole=False).played(2.5, speed=4.0)
     assert (heard.characters, heard.words, heard.is_exact) == (25, 5, False), "at this speed it takes less than that"
-    slow = listener(HeldClock(), whole=False).heard(1.6, speed=0.25)
+    slow = listener(HeldClock(), whole=False).played(1.6, speed=0.25)
     assert (slow.characters, slow.words, slow.is_exact) == (14, 3, False)
 
 
@@ -61,16 +61,16 @@ def test_without_a_word_of_the_client_the_clock_says_what_can_have_been_played()
     one = listener(clock)
     assert one.lead_s == pytest.approx(2.5)
     clock.now += 0.75
-    assert one.heard(None, speed=1.0).played_s == pytest.approx(0.75)
+    assert one.played(None, speed=1.0).played_s == pytest.approx(0.75)
     clock.now += 10
     assert one.lead_s == 0
-    assert one.heard(None, speed=1.0) == Heard(2.5, 25, 5, True, 0)
-    assert Listener(clock).heard(None, speed=1.0) == Heard(0.0, 0, 0, True, 0)
+    assert one.played(None, speed=1.0) == Played(2.5, 25, 5, True, 0)
+    assert Listener(clock).played(None, speed=1.0) == Played(0.0, 0, 0, True, 0)
 
 
 @given(played_s=st.lists(st.floats(0, 4), min_size=2).map(sorted), whole=st.booleans())
 def test_later_is_never_less(played_s, whole):
-    places = [listener(HeldClock(), whole=whole).heard(played, speed=1.0) for played in played_s]
+    places = [listener(HeldClock(), whole=whole).played(played, speed=1.0) for played in played_s]
     for earlier, later in pairwise(places):
         assert earlier.characters <= later.characters
         assert earlier.words <= later.words
@@ -85,7 +85,7 @@ def test_chinese_is_counted_by_characters():
     one.began(part)
     one.received(1.0)
     one.ended()
-    assert one.heard(1.0, speed=1.0).words == 5
+    assert one.played(1.0, speed=1.0).words == 5
 
 
 @given(st.text(st.characters() | st.sampled_from("ab_1 .!'-你好\n\u3000"), max_size=60))
@@ -106,5 +106,5 @@ def test_a_day_long_call_costs_a_look_at_its_lead_no_more_than_a_short_one():
         one.received(1.0)
         one.ended()
     assert one.sent_s == 100.0
-    assert one.heard(49.5, speed=1.0).words == 49
+    assert one.played(49.5, speed=1.0).words == 49
     assert time.process_time() - began < 5.0, "a regular expression looked back over the signs for minutes"
