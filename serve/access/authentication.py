@@ -150,7 +150,7 @@ class Authenticator:
             raise invalid_key()
         return key
 
-    def key_of_door(self, key_id: str | None, peer: str, setting: str) -> Key | None:
+    def key_of_listener(self, key_id: str | None, peer: str, setting: str) -> Key | None:
         """Returns the key that the clients of a protocol without keys speak by; None if they may go without.
 
         Args:

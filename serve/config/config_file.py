@@ -274,8 +274,8 @@ def least_ongoing(app: AppConfig) -> dict[str, tuple[int, str]]:
 def _shared_ports(document: dict[str, Any]) -> Iterator[str]:
     """Yields listeners of a node that would have one port."""
     http, grpc = document.get("http_options") or {}, document.get("grpc_options") or {}
-    door = read_app_config(document["applications"][0].get("args", {})).wyoming
-    named = {"http_options.port": http.get("port") or SERVES_PORT, "applications[0].args.wyoming.port": door.port}
+    wyoming = read_app_config(document["applications"][0].get("args", {})).wyoming
+    named = {"http_options.port": http.get("port") or SERVES_PORT, "applications[0].args.wyoming.port": wyoming.port}
     if grpc.get("grpc_servicer_functions"):
         named["grpc_options.port"] = grpc.get("port") or SERVES_GRPC_PORT
     first: dict[int, str] = {}
@@ -294,10 +294,10 @@ def _unstated_access(document: dict[str, Any]) -> Iterator[str]:
             "keys (chattts-serve keys add NAME), true behind another gateway"
         )
     app = read_app_config(application.get("args", {}))
-    door = app.wyoming
-    if door.port is not None and not is_local_host(door.host) and door.key is None and app.keys.open is not True:
+    wyoming = app.wyoming
+    if wyoming.port is not None and not is_local_host(wyoming.host) and wyoming.key is None and app.keys.open is not True:
         yield (
-            f"applications[0].args.wyoming.host: {door.host} can be reached by other machines, and Wyoming has no keys: set "
+            f"applications[0].args.wyoming.host: {wyoming.host} can be reached by other machines, and Wyoming has no keys: set "
             "wyoming.key, the id of a key whose lanes and quotas its clients have, or keys.open: true"
         )
 

@@ -1,4 +1,4 @@
-"""Doors: the settings of listeners beside HTTP.
+"""Protocols: the settings of listeners beside HTTP.
 
 In:    the section `wyoming:` of the args
 Out:   WyomingConfig, frozen

@@ -24,7 +24,7 @@ from serve.deployments.ingress_setup import background_work, build_parts, speak_
 from serve.http.services import Services
 from serve.http.speech_gate import SpeechGate
 from serve.protocols.api import create_api
-from serve.protocols.riva.calls import CallContext, RivaDoor
+from serve.protocols.riva.calls import CallContext, RivaService
 from serve.remote.remote_stages import Handle
 
 LOG = logging.getLogger("ray.serve.chattts")
@@ -58,7 +58,7 @@ class Ingress:
             self._background.start(name, work)
         parts.status.first_audio_s = await speak_first_words(parts.services.speech)
         await parts.replicas.probe_once()  # before the first request: a version without replicas would keep it waiting
-        self._riva = RivaDoor(parts.services)
+        self._riva = RivaService(parts.services)
         await parts.wyoming.start()
         self._background.start("probes", parts.replicas.probe())
         # What lives as long as the replica is not searched for garbage again: that would stop everybody for 60 ms at a time.
@@ -80,17 +80,17 @@ class Ingress:
             rollout.configure(routes)
 
     async def Synthesize(self, requests: Any, grpc_context: CallContext) -> Any:
-        """As RivaDoor.synthesize; Serve finds a method of gRPC by its name."""
+        """As RivaService.synthesize; Serve finds a method of gRPC by its name."""
         return await self._riva.synthesize(requests, grpc_context)
 
     async def SynthesizeOnline(self, requests: Any, grpc_context: CallContext) -> AsyncGenerator[Any, None]:
-        """As RivaDoor.synthesize_online."""
+        """As RivaService.synthesize_online."""
         async with aclosing(self._riva.synthesize_online(requests, grpc_context)) as replies:
             async for reply in replies:
                 yield reply
 
     async def GetRivaSynthesisConfig(self, requests: Any, grpc_context: CallContext) -> Any:
-        """As RivaDoor.config."""
+        """As RivaService.config."""
         return await self._riva.config(requests, grpc_context)
 
     def check_health(self) -> None:
@@ -104,7 +104,7 @@ class Ingress:
         return max(self.services.speech.admission.close(), self.services.conversations.busy)
 
     async def __del__(self) -> None:
-        """Speaks what other doors have accepted. Serve awaits this within graceful_shutdown_timeout_s, once its own requests
+        """Speaks what other listeners have accepted. Serve awaits this within graceful_shutdown_timeout_s, once its own requests
         are complete."""
         if hasattr(self, "_parts"):
             await self._parts.wyoming.stop()

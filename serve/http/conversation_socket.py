@@ -1,4 +1,4 @@
-"""Conversation socket: one WebSocket from its opening to its close, in the protocol of any Door.
+"""Conversation socket: one WebSocket from its opening to its close, in the protocol of any Session.
 
 In:    text frames
 Out:   text and binary frames; a close code that says why
@@ -20,7 +20,7 @@ from serve.http.close_codes import GOING_AWAY, NORMAL, POLICY_VIOLATION, TRY_AGA
 from serve.http.middleware import caller_of, subprotocol_of
 from serve.http.request_context import context_of
 from serve.http.services import Services
-from serve.http.session import Door, Message
+from serve.http.session import Message, Session
 from serve.http.speech_writers import GENERATED
 from serve.speech.conversation.conversation import Conversation
 from serve.speech.conversation.events import ContextFailed, ConversationEvent
@@ -33,10 +33,10 @@ FIRST_MESSAGE_S = 1.0  # a refused client's time to name its context: LiveKit's 
 class ConversationSocket:
     """One client's socket."""
 
-    def __init__(self, socket: WebSocket, services: Services, door: Door) -> None:
+    def __init__(self, socket: WebSocket, services: Services, session: Session) -> None:
         self._socket = socket
         self._services = services
-        self._door = door
+        self._session = session
         self._caller = caller_of(socket)
         self._stalled: ReaderStalled | None = None
         self._sending = asyncio.Lock()
@@ -50,18 +50,18 @@ class ConversationSocket:
         await self._socket.accept(subprotocol_of(self._socket.scope), headers)
         try:
             with self._services.conversations.joined(self._conversation):
-                if (greeting := self._door.begin(self._conversation)) is not None:
+                if (greeting := self._session.begin(self._conversation)) is not None:
                     await self._say(greeting)
                 with self._caller.wakes(self._conversation.changed):
                     code, reason = await self._listen()
         except (ClientLeft, ReaderStalled):
             code, reason = POLICY_VIOLATION, "the client reads nothing"
         except (SynthesisError, ApiError) as refusal:
-            code, reason = self._door.over or (TRY_AGAIN, to_api_error(refusal).spec.code)
+            code, reason = self._session.over or (TRY_AGAIN, to_api_error(refusal).spec.code)
             with suppress(ClientLeft, ReaderStalled):
-                await self._say(self._door.refusal(refusal, None))
-                if self._door.tells_contexts and (frame := await self._first_frame()) is not None:
-                    await self._say(self._door.refusal(refusal, frame))
+                await self._say(self._session.refusal(refusal, None))
+                if self._session.refuses_per_context and (frame := await self._first_frame()) is not None:
+                    await self._say(self._session.refusal(refusal, frame))
         finally:
             await self._conversation.stop()
         await self._close(code, reason)
@@ -72,7 +72,7 @@ class ConversationSocket:
         Raises:
             ClientLeft, ReaderStalled: nothing can be written to the client.
         """
-        conversation, idle_s, changed = self._conversation, self._door.idle_s, self._conversation.changed
+        conversation, idle_s, changed = self._conversation, self._session.idle_s, self._conversation.changed
         receiving = self._next_frame()
         active_at, has_said_goodbye = _now(), False
         try:
@@ -89,21 +89,21 @@ class ConversationSocket:
                     active_at = _now()
                     if not self._pace.takes(len(frame)):
                         refusal = too_many_messages()
-                        await self._say(self._door.refusal(refusal, None))
+                        await self._say(self._session.refusal(refusal, None))
                         return POLICY_VIOLATION, refusal.spec.code
                     await self._handle(frame)
                     receiving = self._next_frame()
-                if self._door.over is not None:
-                    return self._door.over
+                if self._session.over is not None:
+                    return self._session.over
                 if conversation.leaving.is_set() and not has_said_goodbye:
                     has_said_goodbye = True
-                    if (farewell := self._door.farewell()) is not None:
+                    if (farewell := self._session.farewell()) is not None:
                         await self._say(farewell)
                 is_busy = conversation.is_busy
                 if has_said_goodbye and not is_busy:
                     return GOING_AWAY, "the service is about to stop; connect again"
                 if not is_busy and _now() - active_at >= idle_s:
-                    return self._door.idle_code, f"idle for {idle_s:g} s"
+                    return self._session.idle_code, f"idle for {idle_s:g} s"
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(None if is_busy else active_at + idle_s):
                         await changed.wait()
@@ -117,8 +117,8 @@ class ConversationSocket:
         await self._conversation.stop()
         refusal = invalid_key()
         if not self._has_told_of_key:
-            await self._say(self._door.refusal(refusal, None))
-        return self._door.over or (POLICY_VIOLATION, refusal.spec.code)
+            await self._say(self._session.refusal(refusal, None))
+        return self._session.over or (POLICY_VIOLATION, refusal.spec.code)
 
     def _next_frame(self) -> asyncio.Task[str | bytes | None]:
         """Receives a frame in a task, whose end is a change of the conversation."""
@@ -145,12 +145,12 @@ class ConversationSocket:
     async def _handle(self, frame: str | bytes) -> None:
         """Does what a frame says, or says why not."""
         try:
-            confirmed = await self._door.obey(self._checked(frame), self._conversation)
+            confirmed = await self._session.obey(self._checked(frame), self._conversation)
         except (ApiError, SynthesisError) as refusal:
             if isinstance(refusal, ReaderStalled):
                 raise
             self._pace.refused()
-            confirmed = self._door.refusal(refusal, frame if isinstance(frame, str) else None)
+            confirmed = self._session.refusal(refusal, frame if isinstance(frame, str) else None)
         if confirmed is not None:
             await self._say(confirmed)
 
@@ -164,9 +164,9 @@ class ConversationSocket:
 
     async def _emit(self, event: ConversationEvent) -> None:
         self._has_told_of_key |= isinstance(event, ContextFailed) and self._caller.is_revoked()
-        for message in self._door.messages(event):
+        for message in self._session.messages(event):
             await self._say(message)
-        if self._door.over is not None:
+        if self._session.over is not None:
             self._conversation.changed.set()
 
     async def _say(self, message: Message | bytes) -> None:

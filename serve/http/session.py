@@ -1,4 +1,4 @@
-"""Door: what a protocol over a WebSocket has to say for itself; the socket around it is the same for all of them.
+"""Session: what a protocol over a WebSocket has to say for itself; the socket around it is the same for all of them.
 
 In:    frames, ConversationEvents, errors
 Out:   calls of a Conversation; messages
@@ -14,7 +14,7 @@ from serve.speech.conversation.events import ConversationEvent
 Message = dict[str, Any]
 
 
-class Door(Protocol):
+class Session(Protocol):
     """One client's end of a protocol."""
 
     idle_s: float
@@ -25,7 +25,7 @@ class Door(Protocol):
     """set once the protocol says that the socket is to be closed: the code and why"""
 
     @property
-    def tells_contexts(self) -> bool:
+    def refuses_per_context(self) -> bool:
         """Whether a client that is refused has to be told about the context that its first message names."""
         ...
 

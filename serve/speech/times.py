@@ -2,7 +2,7 @@
 
 In:    TimedItems, in samples
 Out:   lists of segments, breaks, marks, and words or characters, in seconds
-Never: the protocol of a door
+Never: a protocol
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -10,25 +10,25 @@ import grpc
 
 from serve.http.services import Services
 from serve.protocols.riva import protocol
-from serve.protocols.riva.calls import RivaDoor, RivaRefusal
+from serve.protocols.riva.calls import RivaRefusal, RivaService
 from serve.protocols.riva.protocol import add_RivaSpeechSynthesisServicer_to_server
 
 
 class Servicer:
     """What Serve does around the methods of the ingress."""
 
-    def __init__(self, door: RivaDoor) -> None:
-        self._door = door
+    def __init__(self, service: RivaService) -> None:
+        self._service = service
 
     async def Synthesize(self, requests: AsyncIterator[Any], context: Any) -> Any:
         try:
-            return await self._door.synthesize(requests, context)
+            return await self._service.synthesize(requests, context)
         except RivaRefusal:
             await context.abort(context.code(), context.details())
 
     async def SynthesizeOnline(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         try:
-            async with aclosing(self._door.synthesize_online(requests, context)) as replies:
+            async with aclosing(self._service.synthesize_online(requests, context)) as replies:
                 async for reply in replies:
                     yield reply
         except RivaRefusal:
@@ -36,7 +36,7 @@ class Servicer:
 
     async def GetRivaSynthesisConfig(self, requests: AsyncIterator[Any], context: Any) -> Any:
         try:
-            return await self._door.config(requests, context)
+            return await self._service.config(requests, context)
         except RivaRefusal:
             await context.abort(context.code(), context.details())
 
@@ -49,7 +49,7 @@ def riva_serving(services: Services) -> Iterator[str]:
 
     async def serve() -> None:
         server = grpc.aio.server()
-        add_RivaSpeechSynthesisServicer_to_server(Servicer(RivaDoor(services)), server)
+        add_RivaSpeechSynthesisServicer_to_server(Servicer(RivaService(services)), server)
         started.append(server.add_insecure_port("127.0.0.1:0"))
         await server.start()
         is_ready.set()

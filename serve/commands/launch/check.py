@@ -44,8 +44,8 @@ def main() -> int:
         check_folders(checked.app)
         if note := unused_gpu(checked.app.pipeline):
             print("; ".join(note), file=sys.stderr)
-        if door := checked.app.keys.says_open():
-            print(door, file=sys.stderr)
+        if warning := checked.app.keys.says_open():
+            print(warning, file=sys.stderr)
         resolve(checked.app.pipeline.checkpoint, cache_home())
     except (ConfigError, CheckpointError) as error:
         print(error, file=sys.stderr)

@@ -108,11 +108,11 @@ def told_if_open(config: Path, *, close: bool) -> int:
     Raises:
         ConfigError: the file is wrong.
     """
-    door = check_file(config).app.keys
-    if door.open is not True:
+    keys = check_file(config).app.keys
+    if keys.open is not True:
         return 0
     if not close:
-        print(f"WARNING: {config}: {door.says_open()}. `keys add NAME --close` or keys.open: false ends that", file=sys.stderr)
+        print(f"WARNING: {config}: {keys.says_open()}. `keys add NAME --close` or keys.open: false ends that", file=sys.stderr)
         return 0
     try:
         text = config.read_text(encoding="utf-8")

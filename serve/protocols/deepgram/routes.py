@@ -21,7 +21,7 @@ from serve.http.route_access import requires
 from serve.http.services import Services
 from serve.http.speech_response import SpeechResponse
 from serve.protocols.deepgram.protocol import PATH
-from serve.protocols.deepgram.session import DeepgramDoor
+from serve.protocols.deepgram.session import DeepgramSession
 from serve.protocols.deepgram.translation import SpeakBody, model_uuid, speech_values
 from serve.protocols.openai.routes.speech import AUDIO
 from serve.speech.job import SpeechJob
@@ -52,8 +52,8 @@ async def speak(request: Request, services: RequestServices) -> Response:
 @requires(Scope.SPEECH, stream=True)
 async def converse(socket: WebSocket) -> None:
     services: Services = socket.app.state.get_services()
-    door = DeepgramDoor(socket.query_params, services.conversations.config, request_id_of(socket))
-    await ConversationSocket(socket, services, door).converse()
+    session = DeepgramSession(socket.query_params, services.conversations.config, request_id_of(socket))
+    await ConversationSocket(socket, services, session).converse()
 
 
 def reply_names(job: SpeechJob) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Deepgram door: text in messages, audio in binary frames, and an interruption that frees the model.
+"""Deepgram session: text in messages, audio in binary frames, and an interruption that frees the model.
 
 In:    frames, ConversationEvents, errors
 Out:   calls of a Conversation; messages
@@ -53,8 +53,8 @@ class DeepgramMessage(Body):
     text: str | None = None
 
 
-class DeepgramDoor:
-    """One client of the protocol; see Door."""
+class DeepgramSession:
+    """One client of the protocol; see Session."""
 
     def __init__(self, query: Mapping[str, str], config: ConversationsConfig, request_id: str) -> None:
         self.idle_s = config.idle_timeout_s
@@ -70,10 +70,10 @@ class DeepgramDoor:
         """for each flush that is not confirmed, how many parts were complete with it; at most MOST_FLUSHES"""
         self._confirmed = 0  # flushes and interruptions, which share their numbers
 
-    tells_contexts = False
+    refuses_per_context = False
 
     def begin(self, conversation: Conversation) -> Message:
-        """As Door says; the metadata names the voice, the version of the model, and what has no effect."""
+        """As Session says; the metadata names the voice, the version of the model, and what has no effect."""
         try:
             fields = socket_fields(self._query)
             self._settings = ContextSettings(fields, self._config.lead_s, sentences=True)
@@ -95,7 +95,7 @@ class DeepgramDoor:
         }
 
     async def obey(self, frame: str, conversation: Conversation) -> Message | None:
-        """As Door says; a flush of what is spoken already is confirmed at once."""
+        """As Session says; a flush of what is spoken already is confirmed at once."""
         message = read_fields(DeepgramMessage, parse_object(frame))
         if (message.text is None) is (message.type == "Speak"):
             raise bad_request(
@@ -119,7 +119,7 @@ class DeepgramDoor:
         return None
 
     def messages(self, event: ConversationEvent) -> Iterator[Message | bytes]:
-        """As Door says."""
+        """As Session says."""
         match event:
             case PartSpoken(event=Audio(data=data)):
                 for place in range(0, len(data), MOST_AUDIO_BYTES):
@@ -139,7 +139,7 @@ class DeepgramDoor:
                 pass
 
     def refusal(self, error: Exception, frame: str | None) -> Message:
-        """As Door says; a refused message is a warning, a refused socket an error."""
+        """As Session says; a refused message is a warning, a refused socket an error."""
         return message_of(to_api_error(error), self._request_id, ends=not self._has_begun)
 
     def farewell(self) -> Message | None:

@@ -1,7 +1,7 @@
-"""Contexts door: what the doors of texts and of dialogues have in common: the contexts of a socket and what is told of them.
+"""Contexts session: what the sessions of texts and of dialogues have in common: the contexts of a socket and what is told of them.
 
 In:    ConversationEvents
-Out:   messages, in the words of one door
+Out:   messages, in the words of one protocol
 Owns:  which contexts there are, which of them have sent audio, and the times of their characters
 Never: a socket; an end without audio, which clients take for a failure
 """
@@ -116,8 +116,8 @@ class AlignedContext:
         return alignments
 
 
-class ContextsDoor(ABC, Generic[Query, Beginning]):
-    """One client of either protocol; see Door."""
+class ContextsSession(ABC, Generic[Query, Beginning]):
+    """One client of either protocol; see Session."""
 
     def __init__(
         self, kind: type[Query], query: Mapping[str, str], config: ConversationsConfig, request_id: str, *, error_ends: bool
@@ -147,7 +147,7 @@ class ContextsDoor(ABC, Generic[Query, Beginning]):
         """context -> fields without effect that its next message names, at most MOST_IGNORED"""
 
     def begin(self, conversation: Conversation) -> None:
-        """As Door says: refuses a socket whose address is wrong."""
+        """As Session says: refuses a socket whose address is wrong."""
         try:
             kind = type(self._query)
             self._query = read_values(kind, bounded(self._raw_query, kind))
@@ -160,7 +160,7 @@ class ContextsDoor(ABC, Generic[Query, Beginning]):
             raise
 
     def messages(self, event: ConversationEvent) -> Iterator[Message]:
-        """As Door says."""
+        """As Session says."""
         name = event.context
         match event:
             case PartSpoken(event=Started() as started):
@@ -193,7 +193,7 @@ class ContextsDoor(ABC, Generic[Query, Beginning]):
                 pass  # neither protocol has an interruption
 
     def refusal(self, error: Exception, frame: str | None) -> Message:
-        """As Door says; behind the end of the text nothing ends a socket that still speaks."""
+        """As Session says; behind the end of the text nothing ends a socket that still speaks."""
         refusal = to_api_error(error)
         if self._error_ends and not self._is_closing:
             self._leave_for(refusal)

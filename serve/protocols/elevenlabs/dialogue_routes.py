@@ -21,7 +21,7 @@ from serve.http.services import Services
 from serve.http.speech_response import SpeechResponse
 from serve.http.speech_writers import SpeechWriter
 from serve.protocols.elevenlabs.dialogue import DialogueBody, dialogue_values
-from serve.protocols.elevenlabs.dialogue_session import DialogueDoor
+from serve.protocols.elevenlabs.dialogue_session import DialogueSession
 from serve.protocols.elevenlabs.routes import REFUSED, WITH_TIMES, reply_names
 from serve.protocols.elevenlabs.timed_writers import LinesWriter, WholeTimedWriter
 from serve.protocols.openai.routes.speech import AUDIO
@@ -70,8 +70,8 @@ async def stream_with_times(request: Request, services: RequestServices) -> Resp
 async def multi_stream_input(socket: WebSocket) -> None:
     """Serves the socket until either side closes it."""
     services: Services = socket.app.state.get_services()
-    door = DialogueDoor(socket.query_params, services.conversations.config, request_id_of(socket))
-    await ConversationSocket(socket, services, door).converse()
+    session = DialogueSession(socket.query_params, services.conversations.config, request_id_of(socket))
+    await ConversationSocket(socket, services, session).converse()
 
 
 def spoken(

@@ -1,4 +1,4 @@
-"""Dialogue door: text-to-dialogue over a WebSocket, any number of contexts, each with up to ten voices.
+"""Dialogue session: text-to-dialogue over a WebSocket, any number of contexts, each with up to ten voices.
 
 In:    frames
 Out:   calls of a Conversation; messages
@@ -16,7 +16,7 @@ from serve.config.app_config import ConversationsConfig
 from serve.errors import ApiError, bad_request
 from serve.http.ignored_fields import ignored_fields
 from serve.http.session import Message
-from serve.protocols.elevenlabs.contexts_session import ContextsDoor
+from serve.protocols.elevenlabs.contexts_session import ContextsSession
 from serve.protocols.elevenlabs.frames import DialogueFrame, read_frame
 from serve.protocols.elevenlabs.protocol import message_of
 from serve.protocols.elevenlabs.translation import SocketQuery, common_fields, settings_fields
@@ -36,16 +36,16 @@ class _Cast:
     voices: frozenset[str]
 
 
-class DialogueDoor(ContextsDoor[SocketQuery, _Cast]):
-    """One client of the protocol for dialogues; see Door. Every error closes the socket."""
+class DialogueSession(ContextsSession[SocketQuery, _Cast]):
+    """One client of the protocol for dialogues; see Session. Every error closes the socket."""
 
-    tells_contexts = True
+    refuses_per_context = True
 
     def __init__(self, query: Mapping[str, str], config: ConversationsConfig, request_id: str) -> None:
         super().__init__(SocketQuery, query, config, request_id, error_ends=True)
 
     async def obey(self, frame: str, conversation: Conversation) -> Message | None:
-        """As Door says; nothing is confirmed in this protocol."""
+        """As Session says; nothing is confirmed in this protocol."""
         message = read_frame(DialogueFrame, frame)
         self._check_open()
         if message.context_id is not None:

@@ -30,7 +30,7 @@ from serve.http.speech_response import SpeechResponse
 from serve.http.speech_writers import SpeechWriter
 from serve.protocols.elevenlabs.cards import SETTINGS, model_cards, page_of, voice_card
 from serve.protocols.elevenlabs.protocol import PROTOCOL
-from serve.protocols.elevenlabs.session import ElevenLabsDoor
+from serve.protocols.elevenlabs.session import ElevenLabsSession
 from serve.protocols.elevenlabs.timed_writers import LinesWriter, WholeTimedWriter
 from serve.protocols.elevenlabs.translation import TextToSpeechBody, speech_values
 from serve.protocols.openai.routes.speech import AUDIO
@@ -172,8 +172,8 @@ async def converse(socket: WebSocket, name: str, *, has_contexts: bool) -> None:
     """Serves one of the sockets until either side closes it."""
     services: Services = socket.app.state.get_services()
     config, request_id = services.conversations.config, request_id_of(socket)
-    door = ElevenLabsDoor(name, socket.query_params, config, request_id, has_contexts=has_contexts)
-    await ConversationSocket(socket, services, door).converse()
+    session = ElevenLabsSession(name, socket.query_params, config, request_id, has_contexts=has_contexts)
+    await ConversationSocket(socket, services, session).converse()
 
 
 def spoken(

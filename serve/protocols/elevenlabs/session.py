@@ -1,4 +1,4 @@
-"""ElevenLabs door: stream-input, one context per socket, and multi-stream-input, any number.
+"""ElevenLabs session: stream-input, one context per socket, and multi-stream-input, any number.
 
 In:    frames
 Out:   calls of a Conversation; messages
@@ -13,7 +13,7 @@ from serve.errors import ApiError, bad_request
 from serve.http.close_codes import NORMAL, POLICY_VIOLATION
 from serve.http.ignored_fields import ignored_fields
 from serve.http.session import Message
-from serve.protocols.elevenlabs.contexts_session import ContextsDoor
+from serve.protocols.elevenlabs.contexts_session import ContextsSession
 from serve.protocols.elevenlabs.frames import Frame, read_frame
 from serve.protocols.elevenlabs.protocol import message_of
 from serve.protocols.elevenlabs.translation import TextSocketQuery, common_fields, settings_fields
@@ -25,8 +25,8 @@ UNNAMED = ""
 WITHOUT_EFFECT = ("generation_config", "try_trigger_generation")
 
 
-class ElevenLabsDoor(ContextsDoor[TextSocketQuery, Message]):
-    """One client of the protocol for texts; see Door. A context keeps the fields of its first message that cannot change."""
+class ElevenLabsSession(ContextsSession[TextSocketQuery, Message]):
+    """One client of the protocol for texts; see Session. A context keeps the fields of its first message that cannot change."""
 
     def __init__(
         self, voice: str, query: Mapping[str, str], config: ConversationsConfig, request_id: str, *, has_contexts: bool
@@ -40,19 +40,19 @@ class ElevenLabsDoor(ContextsDoor[TextSocketQuery, Message]):
         self._has_contexts = has_contexts
 
     @property
-    def tells_contexts(self) -> bool:
-        """As Door says."""
+    def refuses_per_context(self) -> bool:
+        """As Session says."""
         return self._has_contexts
 
     def begin(self, conversation: Conversation) -> None:
-        """As Door says: refuses a socket whose address is wrong."""
+        """As Session says: refuses a socket whose address is wrong."""
         super().begin(conversation)
         self.idle_s = min(self.idle_s, self._query.inactivity_timeout)
         self.idle_code = NORMAL if self._has_contexts else POLICY_VIOLATION  # its one text has not ended
         self._from_start = self._query.sync_alignment
 
     async def obey(self, frame: str, conversation: Conversation) -> Message | None:
-        """As Door says; nothing is confirmed in this protocol."""
+        """As Session says; nothing is confirmed in this protocol."""
         message = read_frame(Frame, frame)
         name = (message.context_id or UNNAMED) if self._has_contexts else UNNAMED
         self._check_open()

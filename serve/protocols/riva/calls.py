@@ -58,7 +58,7 @@ class RivaRefusal(Exception):
     """Ends a call with the status that its context has been given."""
 
 
-class RivaDoor:
+class RivaService:
     """The methods of the protocol in one ingress replica."""
 
     def __init__(self, services: Services) -> None:

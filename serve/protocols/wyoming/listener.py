@@ -26,7 +26,7 @@ LOG = logging.getLogger("ray.serve.chattts")
 
 
 class WyomingListener:
-    """The door of one ingress replica."""
+    """The TCP listener of one ingress replica."""
 
     def __init__(self, config: WyomingConfig, services: Services) -> None:
         self._config = config

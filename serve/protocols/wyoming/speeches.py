@@ -32,7 +32,7 @@ CONTEXT = "speech"
 
 @asynccontextmanager
 async def admitted(services: Services, config: WyomingConfig, player: Player) -> AsyncIterator[RequestContext]:
-    """Yields the context of a request by the client of a connection, which counts against the key of the door meanwhile.
+    """Yields the context of a request by the client of a connection, which counts against the key of the listener meanwhile.
 
     Raises:
         ApiError: 401, 403, 429, 503
@@ -41,7 +41,7 @@ async def admitted(services: Services, config: WyomingConfig, player: Player) ->
     async with AsyncExitStack() as stack:
         caller = authenticator.anonymous_caller
         try:
-            key = authenticator.key_of_door(config.key, player.peer, "wyoming.key")
+            key = authenticator.key_of_listener(config.key, player.peer, "wyoming.key")
             if key is not None:
                 caller, _ = await stack.enter_async_context(authenticator.admitted(key, stream=True))
         except ApiError as refusal:

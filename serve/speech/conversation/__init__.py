@@ -1,1 +1,1 @@
-"""Text in while it is written, audio out while it is spoken: contexts of conversations, for every door with a socket."""
+"""Text in while it is written, audio out while it is spoken: contexts of conversations, for every protocol with a socket."""

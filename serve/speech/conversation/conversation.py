@@ -3,7 +3,7 @@
 In:    what a client says about its contexts
 Out:   ConversationEvents; refusals in words
 Owns:  the contexts, the conversations that are open
-Never: JSON, the protocol of a door
+Never: JSON, a protocol
 """
 
 import asyncio

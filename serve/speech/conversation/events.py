@@ -1,4 +1,4 @@
-"""Conversation events: what a door receives from its conversation and writes in its own protocol.
+"""Conversation events: what a session receives from its conversation and writes in its own protocol.
 
 In:    the events of one part's speech
 Out:   ConversationEvent

@@ -32,8 +32,8 @@ from serve.speech.conversation.events import ConversationEvent
 router = APIRouter()
 
 
-class ConversationDoor:
-    """One client of the protocol; see Door."""
+class ConversationSession:
+    """One client of the protocol; see Session."""
 
     def __init__(self, config: ConversationsConfig, request_id: str) -> None:
         self.idle_s = config.idle_timeout_s
@@ -42,13 +42,13 @@ class ConversationDoor:
         self._lead_s = config.lead_s
         self._request_id = request_id
 
-    tells_contexts = False
+    refuses_per_context = False
 
     def begin(self, conversation: Conversation) -> None:
         """Does nothing: contexts are opened by messages."""
 
     async def obey(self, frame: str, conversation: Conversation) -> Message | None:
-        """As Door says; `opened` confirms that a context is open."""
+        """As Session says; `opened` confirms that a context is open."""
         match read_message(frame):
             case OpenMessage() as message:
                 conversation.open(message.context, message.settings(self._lead_s))
@@ -64,15 +64,15 @@ class ConversationDoor:
         return None
 
     def messages(self, event: ConversationEvent) -> Iterator[Message]:
-        """As Door says."""
+        """As Session says."""
         return messages(event, self._request_id)
 
     def refusal(self, error: Exception, frame: str | None) -> Message:
-        """As Door says."""
+        """As Session says."""
         return error_message(error, self._request_id, None if frame is None else context_in(frame))
 
     def farewell(self) -> Message | None:
-        """As Door says."""
+        """As Session says."""
         return {"type": "going_away"}
 
 
@@ -80,5 +80,5 @@ class ConversationDoor:
 @requires(Scope.SPEECH, stream=True)
 async def conversation(socket: WebSocket) -> None:
     services: Services = socket.app.state.get_services()
-    door = ConversationDoor(services.conversations.config, request_id_of(socket))
-    await ConversationSocket(socket, services, door).converse()
+    session = ConversationSession(services.conversations.config, request_id_of(socket))
+    await ConversationSocket(socket, services, session).converse()
