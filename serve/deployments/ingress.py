@@ -104,7 +104,7 @@ class Ingress:
         return max(self.services.speech.admission.close(), self.services.conversations.busy)
 
     async def __del__(self) -> None:
-        """Speaks what other listeners have accepted. Serve awaits this within graceful_shutdown_timeout_s, once its own requests
-        are complete."""
+        """Speaks what other listeners have accepted. Serve awaits this within graceful_shutdown_timeout_s, once its own
+        requests are complete."""
         if hasattr(self, "_parts"):
             await self._parts.wyoming.stop()

@@ -44,8 +44,8 @@ from serve.deployments.replica_info import replica_info
 from serve.http.body_reader import BodyReader
 from serve.http.connection import UnreadBytes
 from serve.http.services import Services
-from serve.jobs.desk import JobDesk
 from serve.jobs.runner import JobRunner
+from serve.jobs.service import JobService
 from serve.observability.metrics.ingress import IngressMetrics
 from serve.observability.metrics.registry import every_period
 from serve.observability.recent_replies import RecentReplies
@@ -202,10 +202,10 @@ def build_speech(
     )
 
 
-def build_jobs(config: AppConfig, records: IngressRecords, speech: SpeechServices) -> JobDesk:
+def build_jobs(config: AppConfig, records: IngressRecords, speech: SpeechServices) -> JobService:
     """Returns the jobs, whose files are in the configured folder."""
     builds = {version.id: reply_build(version.pipeline) for version in config.versions}
-    return JobDesk(
+    return JobService(
         config.jobs,
         records.store,
         jobs_folder(config.jobs),

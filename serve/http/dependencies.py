@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 
 from serve.http.request_context import context_of
 from serve.http.services import Services
-from serve.jobs.desk import JobsOf
+from serve.jobs.service import JobsOf
 
 
 async def get_services(request: Request) -> Services:

@@ -12,7 +12,7 @@ from serve.access.authentication import Authenticator
 from serve.config.app_config import SourceOfferConfig
 from serve.http.body_reader import BodyReader
 from serve.http.connection import UnreadBytes
-from serve.jobs.desk import JobDesk
+from serve.jobs.service import JobService
 from serve.observability.recent_replies import RecentReplies
 from serve.speech.conversation.conversation import Conversations
 from serve.speech.services import SpeechServices
@@ -54,7 +54,7 @@ class Services:
     speech: SpeechServices
     """what every request for speech passes"""
     conversations: Conversations
-    jobs: JobDesk
+    jobs: JobService
     text: TextServices
     voices: VoiceService
     bodies: BodyReader

@@ -37,7 +37,7 @@ class Claims:
     ) -> None:
         """
         Args:
-            build: as for JobDesk.
+            build: as for JobService.
             has_files: whether what a job speaks is on this machine.
         """
         self._name = name

@@ -11,12 +11,12 @@ from pipeline.books.assemble import RAW_CONTAINERS, assemble
 from pipeline.books.script import KEY_LETTERS, content_hash
 from pipeline.books.track import Track
 from pipeline.store.threads import ask_store
-from serve.jobs.held import HeldJob
+from serve.jobs.active_job import ActiveJob
 from serve.jobs.record import JobRecord, JobStatus
 from serve.jobs.records import JobRecords
 
 
-async def finish(job: HeldJob, records: JobRecords, holder: str) -> bool:
+async def finish(job: ActiveJob, records: JobRecords, holder: str) -> bool:
     """Assembles the file and changes the record, if this runner still holds the job. A cancellation waits for its thread.
 
     Returns:
@@ -36,7 +36,7 @@ async def finish(job: HeldJob, records: JobRecords, holder: str) -> bool:
     return not job.missing
 
 
-async def _finished(job: HeldJob, records: JobRecords, holder: str) -> dict[str, int]:
+async def _finished(job: ActiveJob, records: JobRecords, holder: str) -> dict[str, int]:
     """Finishes a job, and returns the lengths of the parts that are there."""
 
     def is_held(record: JobRecord) -> bool:
@@ -58,7 +58,7 @@ async def _finished(job: HeldJob, records: JobRecords, holder: str) -> dict[str,
     return lengths
 
 
-def _assembled(job: HeldJob) -> str:
+def _assembled(job: ActiveJob) -> str:
     """Returns the name of the file; empty for wav and pcm, whose bytes are those of the parts."""
     shelf, output = job.shelf, job.record.output
     is_raw = output.container in RAW_CONTAINERS

@@ -25,14 +25,14 @@ from typing import Any
 from pipeline.errors import StoreUnavailable
 from pipeline.store.threads import ask_store
 from serve.errors import to_api_error
+from serve.jobs.active_job import LONGEST_RETRY_S, ActiveJob
 from serve.jobs.claims import Claims, keys_without_a_turn
-from serve.jobs.desk import JobDesk
 from serve.jobs.disk import WAITING_FOR_DISK, is_full
 from serve.jobs.finishing import finish
-from serve.jobs.held import LONGEST_RETRY_S, HeldJob
 from serve.jobs.part_speech import speak_part
 from serve.jobs.record import JobError, JobRecord, JobStatus
 from serve.jobs.records import Job
+from serve.jobs.service import JobService
 from serve.jobs.webhooks import Receiver, due, senders, tell
 from serve.speech.services import SpeechServices
 
@@ -49,28 +49,28 @@ CLAIM_S = 600.0
 """a claim of an id that is older is one that a crash has left"""
 
 
-async def tidy(desk: JobDesk) -> None:
+async def tidy(service: JobService) -> None:
     """Removes what is too old, once. Several replicas may do so at the same time.
 
     Raises:
         StoreUnavailable
     """
-    jobs, now = await ask_store(desk.records.refresh), desk.records.now()
-    before = now - desk.config.keep_s
+    jobs, now = await ask_store(service.records.refresh), service.records.now()
+    before = now - service.config.keep_s
     for job in jobs.values():
         record = job.record
         is_old = record.changed_at < before and record.status not in (JobStatus.QUEUED, JobStatus.RUNNING)
         is_claim = record.status is JobStatus.ACCEPTING and record.changed_at < now - CLAIM_S
         if is_old or is_claim or record.status is JobStatus.DELETED:
-            await desk.clear(job)
-    await asyncio.to_thread(_remove_files, desk, jobs.keys() | desk.records.unreadable, before)
+            await service.clear(job)
+    await asyncio.to_thread(_remove_files, service, jobs.keys() | service.records.unreadable, before)
 
 
-def _remove_files(desk: JobDesk, known: Set[str], before: float) -> None:
-    for folder in desk.folders():
+def _remove_files(service: JobService, known: Set[str], before: float) -> None:
+    for folder in service.folders():
         if folder.name not in known and _changed_at(folder) < before:
-            desk.shelf(folder.name).remove()
-    for upload in desk.uploads():
+            service.shelf(folder.name).remove()
+    for upload in service.uploads():
         if _changed_at(upload) < before:
             upload.unlink(missing_ok=True)
 
@@ -85,16 +85,16 @@ def _changed_at(path: Path) -> float:
 class JobRunner:
     """Speaks jobs in one ingress replica."""
 
-    def __init__(self, desk: JobDesk, speech: SpeechServices, *, look_s: float = LOOK_S) -> None:
+    def __init__(self, service: JobService, speech: SpeechServices, *, look_s: float = LOOK_S) -> None:
         self.name = secrets.token_hex(6)
-        self._desk = desk
+        self._service = service
         self._speech = speech
-        self._config = desk.config
-        self._is_leaving = desk.is_leaving
+        self._config = service.config
+        self._is_leaving = service.is_leaving
         self._look_s = look_s
-        self._claims = Claims(self.name, desk.config.lease_s, desk.build, desk.has_files)
-        self._active: dict[str, HeldJob] = {}
-        self._released: dict[str, HeldJob] = {}  # let go, with a task that still ends
+        self._claims = Claims(self.name, service.config.lease_s, service.build, service.has_files)
+        self._active: dict[str, ActiveJob] = {}
+        self._released: dict[str, ActiveJob] = {}  # let go, with a task that still ends
         self._tasks: set[asyncio.Task[None]] = set()
         self._speaking: Counter[str] = Counter()  # tenant -> parts in progress
         self._telling: set[Receiver] = set()  # who is being told an end
@@ -103,7 +103,7 @@ class JobRunner:
         self._woken = asyncio.Event()
         self._is_away = False
         self._tidying: asyncio.Task[None] | None = None
-        desk.wake = self._woken.set
+        service.wake = self._woken.set
 
     async def run(self) -> None:
         """Speaks jobs until cancelled."""
@@ -115,7 +115,7 @@ class JobRunner:
                     await self._guarded(self._look)
                     next_look = _now() + self._look_s
                 if now >= next_tidy and (self._tidying is None or self._tidying.done()):
-                    self._tidying = self._beside(self._guarded(lambda: tidy(self._desk)))
+                    self._tidying = self._beside(self._guarded(lambda: tidy(self._service)))
                     next_tidy = _now() + TIDY_S
                 self._begin_parts()
                 self._woken.clear()
@@ -143,7 +143,7 @@ class JobRunner:
 
     async def _look(self) -> None:
         """Compares with the store what is held, and claims what can be spoken besides."""
-        jobs = await ask_store(self._desk.records.refresh)
+        jobs = await ask_store(self._service.records.refresh)
         for job_id, active_job in list(self._active.items()):
             record = jobs[job_id].record if job_id in jobs else None
             if record is None or not self._holds(record) or record.script != active_job.record.script:
@@ -152,7 +152,7 @@ class JobRunner:
         for active_job in list(self._active.values()):
             if active_job.beat_at <= _now():
                 await self._beat(active_job)
-        ends = await asyncio.to_thread(due, jobs.values(), self._desk.records.now(), self._telling)
+        ends = await asyncio.to_thread(due, jobs.values(), self._service.records.now(), self._telling)
         for receiver, job in ends.items():
             self._tell(receiver, job)
         if self._is_leaving() or self._speech.admission.closed:
@@ -163,11 +163,11 @@ class JobRunner:
     async def _adopt(self, jobs: Iterable[Job]) -> None:
         """Takes up the jobs that are this runner's by their records, and that nothing of it works on any more."""
         self._released = {job_id: active_job for job_id, active_job in self._released.items() if active_job.tasks}
-        self._desk.waiting_for_disk = sum(active_job.waiting_for == WAITING_FOR_DISK for active_job in self._active.values())
+        self._service.waiting_for_disk = sum(active_job.waiting_for == WAITING_FOR_DISK for active_job in self._active.values())
         for job in [
             job for job in jobs if self._holds(job.record) and job.id not in self._active and job.id not in self._released
         ]:
-            current = await ask_store(self._desk.records.read, job.id)  # its end may have been written since
+            current = await ask_store(self._service.records.read, job.id)  # its end may have been written since
             if current is not None and self._holds(current.record):
                 await self._hold(current)
 
@@ -188,18 +188,18 @@ class JobRunner:
             def claimed(record: JobRecord, known: JobRecord = known) -> JobRecord | None:
                 if (record.status, record.holder, record.beat) != (known.status, known.holder, known.beat):
                     return None
-                update = {"status": JobStatus.RUNNING, "holder": self.name, "build": self._desk.build(record.model)}
+                update = {"status": JobStatus.RUNNING, "holder": self.name, "build": self._service.build(record.model)}
                 return record.model_copy(update={**update, "beat": record.beat + 1, "error": None, "waiting_for": ""})
 
-            record = await ask_store(self._desk.records.change, job.id, claimed)
+            record = await ask_store(self._service.records.change, job.id, claimed)
             if record is not None:
                 await self._hold(replace(job, record=record))
 
     async def _hold(self, job: Job) -> None:
-        shelf = self._desk.shelf(job.id)
+        shelf = self._service.shelf(job.id)
 
-        def read() -> HeldJob:
-            return HeldJob(job.id, job.record, shelf, shelf.script(job.record.script), shelf.lengths())
+        def read() -> ActiveJob:
+            return ActiveJob(job.id, job.record, shelf, shelf.script(job.record.script), shelf.lengths())
 
         try:
             active_job = await asyncio.to_thread(read)
@@ -213,7 +213,7 @@ class JobRunner:
         LOG.info("job %s: %d of %d parts are to be spoken", job.id, active_job.missing, job.record.parts)
         self._woken.set()
 
-    async def _beat(self, job: HeldJob) -> None:
+    async def _beat(self, job: ActiveJob) -> None:
         rate, done, waiting_for = job.rate(_now()), job.done, job.waiting_for
 
         def beaten(record: JobRecord) -> JobRecord | None:
@@ -222,7 +222,7 @@ class JobRunner:
             beat = {"beat": record.beat + 1, "done": done, "rate": rate, "waiting_for": waiting_for}
             return record.model_copy(update=beat)
 
-        if await ask_store(self._desk.records.change, job.id, beaten) is None:
+        if await ask_store(self._service.records.change, job.id, beaten) is None:
             self._let_go(job.id)
         elif waiting_for == job.waiting_for:
             job.beat_at = _now() + self._config.lease_s / BEATS
@@ -232,14 +232,14 @@ class JobRunner:
         for job in [job for job in self._active.values() if not job.tasks]:
             await self._give_back(job)
 
-    async def _give_back(self, job: HeldJob) -> None:
+    async def _give_back(self, job: ActiveJob) -> None:
         self._let_go(job.id)
 
         def queued(record: JobRecord) -> JobRecord | None:
             free = {"status": JobStatus.QUEUED, "holder": "", "waiting_for": ""}
             return record.model_copy(update=free) if self._holds(record) else None
 
-        await ask_store(self._desk.records.change, job.id, queued)
+        await ask_store(self._service.records.change, job.id, queued)
 
     def _holds(self, record: JobRecord) -> bool:
         return record.status is JobStatus.RUNNING and record.holder == self.name
@@ -250,7 +250,7 @@ class JobRunner:
 
         async def send() -> None:
             threads = senders(receiver[1])
-            await asyncio.get_running_loop().run_in_executor(threads, tell, job, self._desk.records, self._config)
+            await asyncio.get_running_loop().run_in_executor(threads, tell, job, self._service.records, self._config)
 
         async def work() -> None:
             try:
@@ -282,14 +282,14 @@ class JobRunner:
                 return
             self._begin_part(job)
 
-    def _begin_part(self, job: HeldJob) -> None:
+    def _begin_part(self, job: ActiveJob) -> None:
         tenant, key = job.record.tenant, job.take()
         self._speaking[tenant] += 1
         self._turn += 1
         self._last_turn[tenant] = self._turn
         self._start(job, self._speak(job, key))
 
-    def _next_jobs(self) -> Iterator[HeldJob]:
+    def _next_jobs(self) -> Iterator[ActiveJob]:
         """Yields the jobs with a part that can be spoken, that of the key which is served least first."""
         ready = [job for job in self._active.values() if job.waiting and job.retry_at <= _now()]
         yield from sorted(
@@ -301,7 +301,7 @@ class JobRunner:
             ),
         )
 
-    def _start(self, job: HeldJob, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, job: ActiveJob, work: Coroutine[Any, Any, None]) -> None:
         task = self._beside(work)
         job.tasks.add(task)
         task.add_done_callback(job.tasks.discard)
@@ -312,7 +312,7 @@ class JobRunner:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _speak(self, job: HeldJob, key: str) -> None:
+    async def _speak(self, job: ActiveJob, key: str) -> None:
         """Speaks one part and keeps it; a failure that may pass is tried again later."""
         number = job.number_of(key)
         try:
@@ -346,15 +346,15 @@ class JobRunner:
             if not self._holds(record) or record.script != script:
                 return None
             update = {"status": JobStatus.FAILED, "holder": "", "error": error, "waiting_for": ""}
-            return record.model_copy(update={**update, "changed_at": self._desk.records.now()})
+            return record.model_copy(update={**update, "changed_at": self._service.records.now()})
 
-        await ask_store(self._desk.records.change, job_id, failed)
+        await ask_store(self._service.records.change, job_id, failed)
         self._let_go(job_id)
 
-    async def _finish(self, job: HeldJob) -> None:
+    async def _finish(self, job: ActiveJob) -> None:
         """Assembles the file of a job, and says that it is there."""
         try:
-            if await finish(job, self._desk.records, self.name):
+            if await finish(job, self._service.records, self.name):
                 self._active.pop(job.id, None)
                 LOG.info("job %s is finished: %d parts", job.id, job.record.parts)
         except StoreUnavailable:

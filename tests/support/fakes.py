@@ -64,7 +64,7 @@ from serve.config.model_versions import versions_of
 from serve.http.body_reader import BodyReader
 from serve.http.connection import UnreadBytes
 from serve.http.services import Services
-from serve.jobs.desk import JobDesk
+from serve.jobs.service import JobService
 from serve.observability.recent_replies import RecentReplies
 from serve.observability.reply_stats import ReplyStats
 from serve.observability.request_log import RefusalTally
@@ -278,10 +278,10 @@ def make_services(
     )
 
 
-def make_jobs(speech: SpeechServices, config: JobsConfig | None = None, folder: Path | None = None) -> JobDesk:
+def make_jobs(speech: SpeechServices, config: JobsConfig | None = None, folder: Path | None = None) -> JobService:
     """Jobs in a file and a folder that are made with the first job; nothing speaks them."""
     folder = folder or Path(tempfile.gettempdir()) / f"chattts-jobs-{os.getpid()}"
-    return JobDesk(config or JobsConfig(), SqliteStore(folder / "store.sqlite"), folder, speech)
+    return JobService(config or JobsConfig(), SqliteStore(folder / "store.sqlite"), folder, speech)
 
 
 def make_voices(stream: SpeechStream, library: VoiceLibrary | None = None, config: VoicesConfig | None = None) -> VoiceService:

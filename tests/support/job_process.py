@@ -9,9 +9,9 @@ from pipeline.config import PipelineConfig
 from pipeline.store.open import open_store
 from serve.commands.say import open_pipeline
 from serve.config.jobs import JobsConfig
-from serve.jobs.desk import JobDesk
 from serve.jobs.record import UNFINISHED
 from serve.jobs.runner import JobRunner
+from serve.jobs.service import JobService
 from serve.speech.services import SpeechServices
 from tests.support.fakes import Speaker, make_speech_services
 from tests.support.waiting import until
@@ -20,9 +20,9 @@ CONFIG = JobsConfig.varied({"lease_s": 0.5, "parallel": 2})
 PRELOADED = ["tests.support.job_process"]
 
 
-def make_desk(folder: Path, url: str, speech: SpeechServices | None = None) -> JobDesk:
+def make_service(folder: Path, url: str, speech: SpeechServices | None = None) -> JobService:
     """The jobs of a store and a folder."""
-    return JobDesk(CONFIG, open_store(url), folder / "jobs", speech or make_speech_services(Speaker()))
+    return JobService(CONFIG, open_store(url), folder / "jobs", speech or make_speech_services(Speaker()))
 
 
 def start(folder: Path, url: str) -> BaseProcess:
@@ -41,8 +41,8 @@ def _run(folder: Path, url: str) -> None:
 async def _speak_all(folder: Path, url: str) -> None:
     async with open_pipeline(PipelineConfig(checkpoint="small-random")) as local:
         speech = make_speech_services(Speaker(), stream=local.synthesizer.stream)
-        desk = make_desk(folder, url, speech)
-        running = asyncio.create_task(JobRunner(desk, speech, look_s=0.05).run())
-        await until(lambda: all(job.record.status not in UNFINISHED for job in desk.records.refresh().values()), 500.0)
+        service = make_service(folder, url, speech)
+        running = asyncio.create_task(JobRunner(service, speech, look_s=0.05).run())
+        await until(lambda: all(job.record.status not in UNFINISHED for job in service.records.refresh().values()), 500.0)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -21,11 +21,11 @@ def living(
 ) -> Iterator[Live]:
     """A server whose jobs are spoken, in a loop of their own."""
     services = make_services(speaker or Speaker(chunks=2), LimitsConfig(max_in_flight=8))
-    desk = make_jobs(services.speech, JobsConfig.varied({"lease_s": 0.5, **config}), folder)
-    object.__setattr__(services, "jobs", desk)
+    service = make_jobs(services.speech, JobsConfig.varied({"lease_s": 0.5, **config}), folder)
+    object.__setattr__(services, "jobs", service)
 
     async def speak() -> None:
-        await asyncio.gather(*(JobRunner(desk, services.speech, look_s=look_s).run() for _ in range(runners)))
+        await asyncio.gather(*(JobRunner(service, services.speech, look_s=look_s).run() for _ in range(runners)))
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)

@@ -1,4 +1,4 @@
-"""Contexts session: what the sessions of texts and of dialogues have in common: the contexts of a socket and what is told of them.
+"""Contexts session: what sessions of texts and of dialogues have in common: the contexts of a socket, and their messages.
 
 In:    ConversationEvents
 Out:   messages, in the words of one protocol

@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Callable
 
 from pipeline.errors import Draining, StoreUnavailable
 from serve.errors import ApiError, to_api_error
-from serve.jobs.desk import JobsOf
+from serve.jobs.service import JobsOf
 from serve.jobs.views import JobView
 from serve.protocols.openai.schemas.jobs import part_reply, progress_of, view_reply
 from serve.speech.job import RequestContext

@@ -273,14 +273,14 @@ def test_replicas_with_a_redis_hold_the_same_limits(shared: Place, work: str, li
 def test_the_parts_of_a_job_wait_for_the_limits_of_its_key(place: Place, tmp_path: Path, limit: str):
     """The POST was one request of the rate, and paid all characters; the parts go on as soon as audio and streams allow it."""
     given_a_key(place, LIMITS[limit])
-    speaker, desk = place.speaker, make_jobs(place.live.services.speech, JobsConfig(parallel=TEXTS), tmp_path)
-    object.__setattr__(place.live.services, "jobs", desk)
+    speaker, service = place.speaker, make_jobs(place.live.services.speech, JobsConfig(parallel=TEXTS), tmp_path)
+    object.__setattr__(place.live.services, "jobs", service)
     speaker.most, before = 0, speaker.produced
     said = place.post("/v1/audio/jobs", input="\n\n".join(f"{number} {TEXT}" for number in range(TEXTS)))
     assert ("quota_exceeded" in said) == (limit == "characters")
 
     async def run() -> None:
-        running = asyncio.create_task(JobRunner(desk, place.live.services.speech, look_s=0.02).run())
+        running = asyncio.create_task(JobRunner(service, place.live.services.speech, look_s=0.02).run())
         await asyncio.sleep(0.5)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

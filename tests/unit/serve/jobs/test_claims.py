@@ -115,19 +115,19 @@ BATCH = {**PLAIN, "batch": {"input_file_id": "file-1", "endpoint": "/v1/audio/sp
 
 
 def test_batches_and_files_of_an_earlier_build_are_nobodys_and_go_when_they_are_old(tmp_path: Path):
-    desk = make_jobs(make_speech_services(Speaker()), folder=tmp_path)
+    service = make_jobs(make_speech_services(Speaker()), folder=tmp_path)
     store = open_store(str(tmp_path / "store.sqlite"))
     old, young = "job-" + 24 * "0", "job-" + 24 * "1"
-    now = desk.records.now()
+    now = service.records.now()
     for job_id, changed_at in ((old, 1.0), (young, now)):
         store.put(NAMESPACE, job_id, json.dumps({**BATCH, "changed_at": changed_at}).encode(), replaces=0, keeps=1)
-        desk.shelf(job_id).folder.mkdir(parents=True)
+        service.shelf(job_id).folder.mkdir(parents=True)
     for name, changed_at in (("file-1.jsonl", 1.0), (".file-2.jsonl.tmp", 1.0), ("file-3.jsonl", now)):
         (tmp_path / name).write_bytes(b"{}")
         os.utime(tmp_path / name, (changed_at, changed_at))
-    assert asyncio.run(desk.of(ANNA).listed()) == []
-    assert asyncio.run(desk.load()).jobs == 0
-    asyncio.run(tidy(desk))
+    assert asyncio.run(service.of(ANNA).listed()) == []
+    assert asyncio.run(service.load()).jobs == 0
+    asyncio.run(tidy(service))
     assert sorted(path.name for path in tmp_path.iterdir() if "store" not in path.name) == ["file-3.jsonl", young]
     assert [entry.key for entry in store.changes(NAMESPACE).entries if entry.versions] == [young]
 
@@ -142,18 +142,18 @@ OF_ANOTHER_RELEASE = {
 
 @pytest.mark.parametrize("record", OF_ANOTHER_RELEASE.values(), ids=OF_ANOTHER_RELEASE)
 def test_a_record_of_another_release_stays_with_its_files_and_fails_no_list(tmp_path: Path, record: Any):
-    desk = make_jobs(make_speech_services(Speaker()), folder=tmp_path)
+    service = make_jobs(make_speech_services(Speaker()), folder=tmp_path)
     store = open_store(str(tmp_path / "store.sqlite"))
     job_id, kept = "job-" + 24 * "0", "job-" + 24 * "1"
     store.put(NAMESPACE, job_id, json.dumps(record).encode(), replaces=0, keeps=1)
     store.put(NAMESPACE, kept, json.dumps(PLAIN).encode(), replaces=0, keeps=1)
-    desk.shelf(job_id).make()
-    os.utime(desk.shelf(job_id).folder, (1, 1))
-    assert [job.id for job in asyncio.run(desk.of(ANNA).listed())] == [kept]
-    asyncio.run(tidy(desk))
-    assert desk.shelf(job_id).folder.exists()
+    service.shelf(job_id).make()
+    os.utime(service.shelf(job_id).folder, (1, 1))
+    assert [job.id for job in asyncio.run(service.of(ANNA).listed())] == [kept]
+    asyncio.run(tidy(service))
+    assert service.shelf(job_id).folder.exists()
     assert store.get(NAMESPACE, job_id) is not None
-    own = desk.of(ANNA)
+    own = service.of(ANNA)
     for ask in (own.get, own.view, own.delete):
         with pytest.raises(StoreUnavailable, match="another release"):
             asyncio.run(ask(job_id))
@@ -162,17 +162,17 @@ def test_a_record_of_another_release_stays_with_its_files_and_fails_no_list(tmp_
 @pytest.mark.parametrize("script", [b"[]", b"{}", b'{"parts": [{"text": "a", "mood": 1}], "chapters": []}', b"no JSON"])
 async def test_a_script_of_another_release_stops_no_runner(tmp_path: Path, script: bytes):
     services = make_speech_services(Speaker(chunks=1))
-    desk = make_jobs(services, JobsConfig.varied({"lease_s": 0.5}), tmp_path)
+    service = make_jobs(services, JobsConfig.varied({"lease_s": 0.5}), tmp_path)
     jobs = []
     for number in range(2):
         body = JobBody(input=f"Number {number}.", seed=1, voice="default", response_format="wav")
-        jobs.append((await desk.of(ANNA).create(body, b""))[0])
-    file = desk.shelf(jobs[0].id).folder / f"script-{jobs[0].record.script}.json"
+        jobs.append((await service.of(ANNA).create(body, b""))[0])
+    file = service.shelf(jobs[0].id).folder / f"script-{jobs[0].record.script}.json"
     file.write_bytes(script)
-    running = asyncio.create_task(JobRunner(desk, services, look_s=0.02).run())
-    await until(lambda: desk.records.refresh()[jobs[1].id].record.status is JobStatus.SUCCEEDED)
+    running = asyncio.create_task(JobRunner(service, services, look_s=0.02).run())
+    await until(lambda: service.records.refresh()[jobs[1].id].record.status is JobStatus.SUCCEEDED)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert desk.records.refresh()[jobs[0].id].record.status is JobStatus.QUEUED, "for a replica that can read it"
+    assert service.records.refresh()[jobs[0].id].record.status is JobStatus.QUEUED, "for a replica that can read it"
     with pytest.raises(StoreUnavailable, match="another release"):
-        await desk.of(ANNA).view(jobs[0].id)
+        await service.of(ANNA).view(jobs[0].id)

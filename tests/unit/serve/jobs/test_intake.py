@@ -19,13 +19,13 @@ from serve.access.caller import Caller
 from serve.access.quotas import Charge, LocalQuotas, QuotaDecision, today
 from serve.config.jobs import JobsConfig
 from serve.errors import ApiError
-from serve.jobs import desk, intake
+from serve.jobs import intake, service
 from serve.jobs.body import JobBody, PartBody
-from serve.jobs.desk import JobDesk, JobsOf
 from serve.jobs.document import MOST_IN_HAND
 from serve.jobs.record import JobStatus
 from serve.jobs.records import Job
 from serve.jobs.runner import tidy
+from serve.jobs.service import JobService, JobsOf
 from serve.speech.job import RequestContext
 from tests.support.fakes import Speaker, make_speech_services
 
@@ -40,7 +40,7 @@ class Clients:
         self.caller = Caller("anna", quota=Quota(requests_per_s=None, streams=None, characters_a_day=quota), quotas=self.quotas)
         self.folder = folder / "jobs"
         self.desks = [
-            JobDesk(
+            JobService(
                 JobsConfig(**config), open_store(str(folder / "store.sqlite")), self.folder, make_speech_services(Speaker())
             )
             for _ in range(2)
@@ -118,7 +118,7 @@ async def test_texts_that_wait_to_be_planned_are_bounded(tmp_path: Path, monkeyp
     async def planned(number: int) -> Any:
         return await clients.jobs_of(0).plan(JobBody(input=f"{number}"))
 
-    monkeypatch.setattr(desk, "plan_job", plan)
+    monkeypatch.setattr(service, "plan_job", plan)
     monkeypatch.setattr(clients.desks[0].documents, "read", read)
     asked = [asyncio.create_task(planned(number)) for number in range(MOST_IN_HAND + 8)]
     refused, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
@@ -371,14 +371,14 @@ async def test_a_slow_removal_takes_nothing_of_what_began_anew(tmp_path: Path, m
 async def test_a_plan_leaves_the_threads_of_the_loop_to_others(tmp_path: Path):
     """A plan of 30,000 parts takes seconds, in which other replies are read and written in those threads."""
     clients, threads = Clients(tmp_path), set[str]()
-    desk = clients.desks[0]
-    voice_id = desk.speech.voice_id
+    service = clients.desks[0]
+    voice_id = service.speech.voice_id
 
     def noting(name: str | None) -> str:
         threads.add(threading.current_thread().name)
         return voice_id(name)
 
-    desk.speech = replace(desk.speech, voice_id=noting)
+    service.speech = replace(service.speech, voice_id=noting)
     body = JobBody(input="<speak><p>One.</p><p>Two.</p></speak>", input_type="ssml")
     await asyncio.gather(*(clients.jobs_of(0).plan(body) for _ in range(4)))
     assert {name.partition("_")[0] for name in threads} == {"plans"}

@@ -13,7 +13,7 @@ from serve.access.caller import Caller
 from serve.jobs.body import JobBody
 from serve.jobs.record import JobStatus
 from serve.speech.job import RequestContext
-from tests.support.job_process import make_desk, start
+from tests.support.job_process import make_service, start
 from tests.support.services import RedisServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -24,7 +24,7 @@ FORMATS = ("mp3", "flac", "wav", "opus")
 
 def create_jobs(folder: Path, url: str) -> list[str]:
     """A job per format, of two keys."""
-    desk = make_desk(folder, url)
+    service = make_service(folder, url)
 
     async def create() -> list[str]:
         ids = []
@@ -32,7 +32,7 @@ def create_jobs(folder: Path, url: str) -> list[str]:
             text = f"{TEXT}\n\n# Two\n\nThis is job {number}."
             body = JobBody(input=text, input_type="markdown", response_format=name, seed=number, voice="default")
             context = RequestContext("id", Caller(f"key-{number % 2}"))
-            ids.append((await desk.of(context).create(body, b"{}"))[0].id)
+            ids.append((await service.of(context).create(body, b"{}"))[0].id)
         return ids
 
     return asyncio.run(create())
@@ -50,11 +50,11 @@ def finished_parts(folder: Path) -> dict[Path, tuple[int, int]]:
 def results(folder: Path, url: str, ids: list[str]) -> list[dict[str, bytes]]:
     """The files of each job by their kind: the finished one, and the samples by their keys."""
     found = []
-    desk = make_desk(folder, url)
+    service = make_service(folder, url)
     for job_id in ids:
-        record = desk.records.read(job_id).record
+        record = service.records.read(job_id).record
         assert (record.status, record.done) == (JobStatus.SUCCEEDED, record.parts)
-        shelf = desk.shelf(job_id)
+        shelf = service.shelf(job_id)
         names = {path.name for path in shelf.folder.iterdir()}
         assert not [name for name in names if name.startswith(".")], "no draft is left"
         files = {path.name: path.read_bytes() for path in shelf.folder.glob("*.pcm")}
@@ -119,7 +119,7 @@ def test_a_job_of_a_dead_replica_is_taken_over_and_only_by_one(tmp_path: Path, d
     others = [start(tmp_path, url) for _ in range(3)]
     for other in others:
         other.join()
-    record = make_desk(tmp_path, url).records.read(job_id).record
+    record = make_service(tmp_path, url).records.read(job_id).record
     assert [other.exitcode for other in others] == [0, 0, 0]
     assert record.status is JobStatus.SUCCEEDED
     assert open_store(url).changes("jobs").entries, "the records are still there"

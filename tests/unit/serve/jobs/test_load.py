@@ -11,8 +11,8 @@ import requests
 
 from serve.access.caller import Caller
 from serve.jobs.body import JobBody
-from serve.jobs.desk import PREFIX
 from serve.jobs.record import JobStatus
+from serve.jobs.service import PREFIX
 from serve.speech.job import RequestContext
 from tests.support.demo_voice import demo_speaker
 from tests.support.fakes import Speaker
@@ -67,21 +67,21 @@ def test_ten_thousand_jobs_delay_nobody_else(tmp_path: Path):
     with living(tmp_path, Speaker(chunks=2, pause_s=0.05), max_jobs=20_000, lease_s=15.0, look_s=0.5, disk_mib=1 << 24) as live:
         for name in ("warming up", "without jobs"):
             replies(live, name, 200, "Hello there.")
-        desk = live.services.jobs
+        service = live.services.jobs
         body = JobBody(input=text, seed=1, response_format="wav")
-        first, _ = asyncio.run(desk.of(RequestContext("id", Caller("busy"))).create(body, b""))
+        first, _ = asyncio.run(service.of(RequestContext("id", Caller("busy"))).create(body, b""))
         record, script = first.record, f"script-{first.record.script}.json"
         for number in range(waiting):
-            folder = desk.shelf(f"{PREFIX}{number:05d}").folder
+            folder = service.shelf(f"{PREFIX}{number:05d}").folder
             folder.mkdir()
-            (folder / script).symlink_to(desk.shelf(first.id).folder / script)
-            desk.records.create(f"{PREFIX}{number:05d}", record)
-        wait_until(lambda: len(desk.records.refresh()) == waiting + 1)
+            (folder / script).symlink_to(service.shelf(first.id).folder / script)
+            service.records.create(f"{PREFIX}{number:05d}", record)
+        wait_until(lambda: len(service.records.refresh()) == waiting + 1)
         replies(live, f"{waiting} jobs wait", 200, "Hello there.")
         began = time.monotonic()
         mine = requests.post(f"{live.url}/v1/audio/jobs", json={"input": "The last comes first.", "seed": 2}, timeout=60).json()
         url = f"{live.url}/v1/audio/jobs/{mine['id']}"
         wait_until(lambda: requests.get(url, timeout=60).json()["status"] == "succeeded", 120.0)
         print(f"  the job of another key took {time.monotonic() - began:.1f} s")
-        unfinished = [job for job in desk.records.refresh().values() if job.record.status is not JobStatus.SUCCEEDED]
+        unfinished = [job for job in service.records.refresh().values() if job.record.status is not JobStatus.SUCCEEDED]
         assert len(unfinished) > waiting - 500, "the others still wait"

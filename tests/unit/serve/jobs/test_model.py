@@ -28,9 +28,9 @@ from serve.config.jobs import JobsConfig
 from serve.errors import ApiError
 from serve.jobs import intake, runner
 from serve.jobs.body import JobBody, PartBody
-from serve.jobs.desk import JobDesk
 from serve.jobs.record import JobStatus
 from serve.jobs.runner import JobRunner, tidy
+from serve.jobs.service import JobService
 from serve.speech.job import RequestContext
 from tests.support.effort import examples
 from tests.support.fakes import Speaker, make_speech_services
@@ -127,13 +127,13 @@ class TroubledStore:
 
 
 class Replica:
-    """A desk and a runner, as one process has them."""
+    """A service and a runner, as one process has them."""
 
     def __init__(self, url: str, folder: Path, trouble: Trouble) -> None:
         speech = make_speech_services(Speaker(chunks=1))
         self.store = TroubledStore(open_store(url), trouble)
-        self.desk = JobDesk(JobsConfig.varied({"lease_s": 0.5, "max_jobs_per_key": 2}), self.store, folder, speech)
-        self._running = asyncio.create_task(JobRunner(self.desk, speech, look_s=0.02).run())
+        self.service = JobService(JobsConfig.varied({"lease_s": 0.5, "max_jobs_per_key": 2}), self.store, folder, speech)
+        self._running = asyncio.create_task(JobRunner(self.service, speech, look_s=0.02).run())
 
     async def end(self) -> None:
         self.store.is_dead = True
@@ -186,8 +186,8 @@ class Clients:
         body = JobBody(input=text, response_format=self._chance.choice(("wav", "flac")), seed=1, voice="default")
         key = self._chance.choice((None, "once"))
         context = RequestContext("id", known.caller, idempotency_key=key)
-        desks = [self._chance.choice(self.replicas).desk] if key is None else [each.desk for each in self.replicas]
-        asked = [desk.of(context).create(body, text.encode()) for desk in desks]
+        desks = [self._chance.choice(self.replicas).service] if key is None else [each.service for each in self.replicas]
+        asked = [service.of(context).create(body, text.encode()) for service in desks]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         jobs = {answer[0].id: answer[0] for answer in answers if not isinstance(answer, BaseException)}
         others = [
@@ -201,23 +201,23 @@ class Clients:
             known.unsure = len(text)
 
     async def speak_again(self, known: Known) -> None:
-        desk, context = self._chance.choice(self.replicas).desk, RequestContext("id", known.caller)
+        service, context = self._chance.choice(self.replicas).service, RequestContext("id", known.caller)
         text = f"Words of {self._chance.randrange(1000)} letters."
         with self._told(known, len(text)):
-            await desk.of(context).speak_again(known.id, self._chance.randrange(3), PartBody(text=text))
+            await service.of(context).speak_again(known.id, self._chance.randrange(3), PartBody(text=text))
             known.charged += len(text)
 
     async def move(self, known: Known) -> None:
-        own = self._chance.choice(self.replicas).desk.of(RequestContext("id", known.caller))
+        own = self._chance.choice(self.replicas).service.of(RequestContext("id", known.caller))
         move = self._chance.choice((own.pause, own.resume, own.resume, own.cancel))
         with self._told(known):
             await move(known.id)
 
     async def delete(self, known: Known) -> None:
-        desk = self._chance.choice(self.replicas).desk
+        service = self._chance.choice(self.replicas).service
         known.is_deleted = True  # a refusal leaves it or not
         with self._told(known):
-            await desk.of(RequestContext("id", known.caller)).delete(known.id)
+            await service.of(RequestContext("id", known.caller)).delete(known.id)
 
     @contextlib.contextmanager
     def _told(self, known: Known, characters: int = 0) -> Iterator[None]:
@@ -237,10 +237,10 @@ async def drive(url: str, folder: Path, trouble: Trouble) -> None:
     for replica in clients.replicas:
         await replica.end()
     clients.replicas = [Replica(url, folder, trouble) for _ in range(2)]
-    await ended(clients.replicas[0].desk)
+    await ended(clients.replicas[0].service)
     for replica in clients.replicas:
         await replica.end()
-    fresh = JobDesk(JobsConfig(), open_store(url), folder, make_speech_services(Speaker()))
+    fresh = JobService(JobsConfig(), open_store(url), folder, make_speech_services(Speaker()))
     with mock.patch.object(runner, "CLAIM_S", 0.0):  # the dead have left claims
         await tidy(fresh)
     check(clients, fresh)
@@ -249,15 +249,15 @@ async def drive(url: str, folder: Path, trouble: Trouble) -> None:
         assert abs(charged - known.charged) <= known.unsure, (known, charged)
 
 
-async def ended(desk: JobDesk) -> None:
+async def ended(service: JobService) -> None:
     """Returns once each job has an end; what is paused goes on."""
 
     def is_over() -> bool:
         try:
-            jobs = desk.records.refresh().values()
+            jobs = service.records.refresh().values()
             for job in jobs:
                 if job.record.status is JobStatus.PAUSED:
-                    desk.records.move(job.id, JobStatus.QUEUED, among=(JobStatus.PAUSED,))
+                    service.records.move(job.id, JobStatus.QUEUED, among=(JobStatus.PAUSED,))
         except StoreUnavailable:  # the machine is slow
             return False
         return all(job.record.is_finished or job.record.status is JobStatus.ACCEPTING for job in jobs)
@@ -265,10 +265,10 @@ async def ended(desk: JobDesk) -> None:
     try:
         await until(is_over, 60.0)
     except AssertionError:
-        raise AssertionError([job for job in desk.records.refresh().values() if not job.record.is_finished]) from None
+        raise AssertionError([job for job in service.records.refresh().values() if not job.record.is_finished]) from None
 
 
-def check(clients: Clients, fresh: JobDesk) -> None:
+def check(clients: Clients, fresh: JobService) -> None:
     jobs = fresh.records.refresh()
     wanted = {known.id for known in clients.jobs if known.id and not known.is_deleted}
     assert wanted <= jobs.keys(), "no job is lost"
@@ -300,8 +300,8 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> list[Trouble]:
     monkeypatch.setattr(intake, "ASK_AGAIN_S", 0.01)
     monkeypatch.setattr(intake, "ANSWER_S", 60.0)
     monkeypatch.setattr(runner, "LONGEST_RETRY_S", 0.1)
-    monkeypatch.setattr("serve.jobs.held.FIRST_RETRY_S", 0.01)
-    monkeypatch.setattr("serve.jobs.held.LONGEST_RETRY_S", 0.1)
+    monkeypatch.setattr("serve.jobs.active_job.FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr("serve.jobs.active_job.LONGEST_RETRY_S", 0.1)
     return troubles
 
 

@@ -237,8 +237,8 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
         found.write()
         fsync(descriptor)
 
-    monkeypatch.setattr("serve.jobs.held.FIRST_RETRY_S", 0.05)
-    monkeypatch.setattr("serve.jobs.held.LONGEST_RETRY_S", 0.05)
+    monkeypatch.setattr("serve.jobs.active_job.FIRST_RETRY_S", 0.05)
+    monkeypatch.setattr("serve.jobs.active_job.LONGEST_RETRY_S", 0.05)
     monkeypatch.setattr(shelf, "write_durably", write_or_not)
     monkeypatch.setattr(assemble.os, "fsync", sync_or_not)
     yield found

@@ -169,7 +169,7 @@ def test_a_part_that_is_refused_fails_the_job_and_names_itself(tmp_path: Path):
 
 
 def test_a_failure_that_passes_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("serve.jobs.held.FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr("serve.jobs.active_job.FIRST_RETRY_S", 0.01)
     speaker = Speaker(chunks=2, fails_at=1, error=EngineDead("gone"))
     with living(tmp_path, speaker) as live:
         job = create(live)

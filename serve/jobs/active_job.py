@@ -1,4 +1,4 @@
-"""Held job: a job that this replica speaks, with what is missing of it.
+"""Active job: a job that this replica speaks, with what is missing of it.
 
 In:    a record, a script, the finished parts
 Out:   the next part; how far it is
@@ -18,7 +18,7 @@ FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 30.0
 
 
-class HeldJob:
+class ActiveJob:
     """One job of a runner."""
 
     def __init__(self, job_id: str, record: JobRecord, shelf: Shelf, script: Script, lengths: Mapping[str, int]) -> None:

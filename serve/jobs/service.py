@@ -1,4 +1,4 @@
-"""Desk: everything that clients do with jobs.
+"""Job service: everything that clients do with jobs.
 
 In:    bodies, the context of a request, ids
 Out:   jobs of the caller; or a refusal
@@ -50,7 +50,7 @@ WAITING = (JobStatus.QUEUED, JobStatus.RUNNING)
 RESUMABLE = (JobStatus.PAUSED, JobStatus.CANCELLED, JobStatus.FAILED)
 
 
-class JobDesk:
+class JobService:
     """The jobs of one replica: their records, and their files."""
 
     def __init__(
@@ -161,12 +161,12 @@ class JobDesk:
 class JobsOf:
     """The jobs of one caller: everything that a client does with them."""
 
-    def __init__(self, desk: JobDesk, context: RequestContext) -> None:
-        self._desk = desk
+    def __init__(self, service: JobService, context: RequestContext) -> None:
+        self._service = service
         self._context = context
-        self.keep_s = desk.config.keep_s
+        self.keep_s = service.config.keep_s
         """how long a job is kept after its last change"""
-        self.max_body_bytes = desk.config.max_body_bytes
+        self.max_body_bytes = service.config.max_body_bytes
         """of a request that makes one, its file included"""
 
     async def get(self, job_id: str) -> Job:
@@ -176,7 +176,7 @@ class JobsOf:
             ApiError: 404
             StoreUnavailable
         """
-        job = await ask_store(self._desk.records.read, job_id) if ID.fullmatch(job_id) else None
+        job = await ask_store(self._service.records.read, job_id) if ID.fullmatch(job_id) else None
         if job is None or job.record.tenant != self._context.caller.id or job.record.status in HIDDEN:
             raise not_found()
         return job
@@ -198,7 +198,7 @@ class JobsOf:
         """
 
         def find() -> list[Job]:
-            jobs = self._desk.records.refresh().values()
+            jobs = self._service.records.refresh().values()
             own = [job for job in jobs if job.record.tenant == self._context.caller.id and job.record.status not in HIDDEN]
             return sorted(own, key=lambda job: (job.record.created_at, job.id), reverse=True)
 
@@ -214,10 +214,10 @@ class JobsOf:
             InvalidRequest, ApiError
             AtCapacity: too many texts are being read and planned.
         """
-        desk = self._desk
-        with desk.documents.in_hand():
-            document = await desk.documents.read(await asyncio.to_thread(body.question, file, desk.config.max_chars))
-            work = partial(plan_job, body, self._context, desk.speech, document)
+        service = self._service
+        with service.documents.in_hand():
+            document = await service.documents.read(await asyncio.to_thread(body.question, file, service.config.max_chars))
+            work = partial(plan_job, body, self._context, service.speech, document)
             return await asyncio.get_running_loop().run_in_executor(PLANNERS, work)
 
     async def create(self, body: JobBody, raw: bytes, file: File | None = None) -> tuple[Job, JobPlan | None]:
@@ -241,15 +241,15 @@ class JobsOf:
         if known is not None:
             return _repeated(known, request), None
         plan = await self.plan(body, file)
-        target, build = body.webhook, self._desk.build(plan.script.speech["model"])
-        hook = None if target is None else checked_webhook(target.url, target.secret, self._desk.config.webhook_hosts)
+        target, build = body.webhook, self._service.build(plan.script.speech["model"])
+        hook = None if target is None else checked_webhook(target.url, target.secret, self._service.config.webhook_hosts)
         while known is None:
             try:
-                job = await self._desk.intake.accept(job_id, context.caller, request, plan, hook=hook, build=build)
+                job = await self._service.intake.accept(job_id, context.caller, request, plan, hook=hook, build=build)
             except Conflict:  # an equal request was quicker
                 known = await self._accepted(job_id)
             else:
-                self._desk.wake()
+                self._service.wake()
                 return job, plan
         return _repeated(known, request), None
 
@@ -279,17 +279,17 @@ class JobsOf:
             Conflict: the job is changed by somebody else at the same moment.
         """
         job = await self.get(job_id)
-        changed = await self._desk.revisions.speak_again(self._context, job, number, body)
-        self._desk.wake()  # it may be running, or finished, before the next look
+        changed = await self._service.revisions.speak_again(self._context, job, number, body)
+        self._service.wake()  # it may be running, or finished, before the next look
         return changed
 
     async def delete(self, job_id: str) -> None:
         """Removes a job and everything that was made for it; what cannot be removed now, upkeep removes later."""
         job = await self.get(job_id)
         try:
-            await ask_store(self._desk.remove, job)
+            await ask_store(self._service.remove, job)
         except StoreUnavailable:
-            current = await ask_store(self._desk.records.read, job_id)
+            current = await ask_store(self._service.records.read, job_id)
             if current is not None and current.record.status is not JobStatus.DELETED:
                 raise
 
@@ -301,12 +301,12 @@ class JobsOf:
             StoreUnavailable
         """
         stop = time.monotonic() + ACCEPTING_S
-        while (job := await ask_store(self._desk.records.read, job_id)) is not None:
+        while (job := await ask_store(self._service.records.read, job_id)) is not None:
             record = job.record
             if record.status not in HIDDEN:
                 return job
-            if record.status is JobStatus.DELETED or record.changed_at + CLAIM_S < self._desk.records.now():
-                await self._desk.clear(job)  # an equal request may have begun anew
+            if record.status is JobStatus.DELETED or record.changed_at + CLAIM_S < self._service.records.now():
+                await self._service.clear(job)  # an equal request may have begun anew
             elif time.monotonic() > stop:
                 raise AtCapacity("an equal request is being accepted; send this one again", retry_after_s=1.0)
             else:
@@ -319,25 +319,25 @@ class JobsOf:
             return job
 
         def move() -> JobRecord:
-            if (moved := self._desk.records.move(job_id, to, among=among)) is not None:
+            if (moved := self._service.records.move(job_id, to, among=among)) is not None:
                 return moved
-            if (current := self._desk.records.read(job_id)) is not None and current.record.status is to:
+            if (current := self._service.records.read(job_id)) is not None and current.record.status is to:
                 return current.record
             status = "removed" if current is None else current.record.status.value
             raise Conflict(f"the job is {status}; this is for jobs that are {', '.join(among)}")
 
         if to is JobStatus.QUEUED:
-            owner, intake = self._context.caller.writer, self._desk.intake
-            back = partial(self._desk.records.put_back, job, job.record.script)
+            owner, intake = self._context.caller.writer, self._service.intake
+            back = partial(self._service.records.put_back, job, job.record.script)
             record = await intake.settled(intake.enter(job.id, owner, job.record.size, move, back))
         else:
             record = await ask_store(move)
-        self._desk.wake()
+        self._service.wake()
         return Job(job_id, job.version + 1, record)
 
     def _view(self, job: Job) -> JobView:
-        job, script = self._desk.revisions.script_of(job)
-        shelf, rate = self._desk.shelf(job.id), job.record.output.sample_rate
+        job, script = self._service.revisions.script_of(job)
+        shelf, rate = self._service.shelf(job.id), job.record.output.sample_rate
         lengths = shelf.lengths()
         audio_s = sum(lengths[key] for key in script.keys if key in lengths) / rate
         return JobView(job, script, shelf, Track(script, lengths, rate), lengths, audio_s)
