@@ -1,6 +1,14 @@
 """The values that the folders exchange: frozen, with numpy arrays only, and hardly any behaviour."""
 
-from pipeline.types.audio import AudioChunk, AudioReport
+from pipeline.types.audio import (
+    AudioChunk,
+    AudioReport,
+    DecodedAudio,
+    DecoderState,
+    DecoderTraits,
+    HiddenWindow,
+    StepBatch,
+)
 from pipeline.types.bounds import MAX_SEED, SPEED
 from pipeline.types.request import (
     AudioOptions,
@@ -26,7 +34,6 @@ from pipeline.types.request import (
 from pipeline.types.speech import Admission, CacheResult, FinishReason, Position, StepBlock
 from pipeline.types.text import Change, Head, Op, Prompt, Refined, Segment, Span, SpanKind, SpeechPlan, SpeechText
 from pipeline.types.timing import Coverage, Followed, Mark, SpokenWord, TimeDetail, TimedItem, TimeKind, TimeQuality
-from pipeline.types.vocoder import DecodedAudio, DecoderState, DecoderTraits, HiddenWindow, StepBatch
 
 __all__ = [
     "MAX_SEED",

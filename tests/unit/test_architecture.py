@@ -98,7 +98,6 @@ ALONE = {
     "pipeline/engine/fingerprint.py": "the engine's, used by a deployment",
     "pipeline/model/gpu/kernels/interpreter.py": "hashed, and the only place of Triton's interpreter",
     "pipeline/store/reserve.py": "disk space of more than one store",
-    "pipeline/types/": "its users import the package",
     "serve/protocols/": "one module a protocol, or a role in one",
 }
 TABLES = {"pipeline/text/normalize/units.py"}  # files of data, however long
