@@ -21,8 +21,8 @@ from serve.config.messages import explain
 from serve.config.model_versions import RoutesConfig, wrong_routes
 from serve.deployments.background_tasks import Background
 from serve.deployments.ingress_setup import background_work, build_parts, speak_first_words
+from serve.http.admission_check import AdmissionCheck
 from serve.http.services import Services
-from serve.http.speech_gate import SpeechGate
 from serve.protocols.api import create_api
 from serve.protocols.riva.calls import CallContext, RivaService
 from serve.remote.remote_stages import Handle
@@ -52,7 +52,7 @@ class Ingress:
         """Takes the arguments of build_parts. Serve sends the replica no request before this returns."""
         self._parts = parts = await build_parts(config, stages, listens)
         self.services = parts.services
-        self.gate = SpeechGate(parts.services)
+        self.admission_check = AdmissionCheck(parts.services)
         self._background = Background()
         for name, work in background_work(config, parts):
             self._background.start(name, work)

@@ -56,7 +56,7 @@ KEPT = ("retry-after", "x-request-id")
 METHOD, PATH = "POST", "/v1/audio/speech"
 
 
-class Gate(Protocol):
+class Check(Protocol):
     """A replica that may refuse."""
 
     async def refusal(self, headers: Headers, peer: str) -> SynthesisError | None:
@@ -74,25 +74,25 @@ class EarlyRefusal:
     One process refuses a burst one request after the other, so the cost of each adds to the wait of the last.
     """
 
-    def __init__(self, app: ASGIApp, *, gate: Callable[[], Gate | None]) -> None:
+    def __init__(self, app: ASGIApp, *, check: Callable[[], Check | None]) -> None:
         """Args:
-        gate: that of the ingress replica of this process; None where there is none.
+        check: that of the ingress replica of this process; None where there is none.
         """
         self._app = app
-        self._gate = gate
+        self._check = check
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gate = self._gate() if is_speech(scope) else None
-        if gate is None:
+        check = self._check() if is_speech(scope) else None
+        if check is None:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        refusal = await gate.refusal(headers, peer_of(scope))
+        refusal = await check.refusal(headers, peer_of(scope))
         if refusal is not None:
             request_id = headers.get("x-request-id", "")
             await named_error_reply(refusal, request_id, protocol=PROTOCOLS.of(scope))(scope, receive, send)
             return
-        with gate.passing():
+        with check.passing():
             await self._app(scope, receive, send)
 
 
@@ -180,17 +180,17 @@ class StripRoutingHeaders:
 def middlewares() -> list[Middleware]:
     """Returns the middleware that Serve puts around its own, the last one outermost; its server has not been started yet."""
     uvicorn_protocols.install()
-    return [Middleware(ErrorEnvelope), Middleware(EarlyRefusal, gate=gate_here), Middleware(StripRoutingHeaders)]
+    return [Middleware(ErrorEnvelope), Middleware(EarlyRefusal, check=check_here), Middleware(StripRoutingHeaders)]
 
 
-def gate_here() -> Gate | None:
-    """Returns the gate of the ingress replica in this process; None in a proxy, or while the replica starts."""
+def check_here() -> Check | None:
+    """Returns the admission check of the ingress replica in this process; None in a proxy, or while the replica starts."""
     try:
         replica = serve.get_replica_context().servable_object
     except RayServeException:
         return None
-    found: Gate | None = getattr(replica, "gate", None)
-    return found
+    check: Check | None = getattr(replica, "admission_check", None)
+    return check
 
 
 def has_long_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:

@@ -9,9 +9,9 @@ import pytest
 
 from serve.access.authentication import Authenticator
 from serve.config.app_config import LimitsConfig
-from serve.http import speech_gate
+from serve.http import admission_check
+from serve.http.admission_check import AdmissionCheck
 from serve.http.services import Services
-from serve.http.speech_gate import SpeechGate
 from serve.observability.reply_stats import Outcome
 from serve.protocols.proxy_middleware import PATH, EarlyRefusal
 from tests.support.fakes import RecordingObserver, Speaker, make_services
@@ -44,7 +44,7 @@ def ask(
 
     raw = [(b"host", b"localhost"), (b"x-request-id", b"abc"), *((k.encode(), v.encode()) for k, v in headers.items())]
     scope = {"type": "http", "method": method, "path": path, "headers": raw, "client": (peer, 1)}
-    asyncio.run(EarlyRefusal(serve, gate=lambda: SpeechGate(services) if services else None)(scope, receive, send))
+    asyncio.run(EarlyRefusal(serve, check=lambda: AdmissionCheck(services) if services else None)(scope, receive, send))
     return sent
 
 
@@ -117,12 +117,12 @@ async def arrive(middleware: EarlyRefusal) -> int | None:
 
 
 def test_of_a_burst_no_more_pass_than_there_are_places(monkeypatch):
-    monkeypatch.setattr(speech_gate, "SOON_S", 60.0)
+    monkeypatch.setattr(admission_check, "SOON_S", 60.0)
 
     async def burst() -> tuple[int, list[int | None]]:
         services = make_services(Speaker(), LimitsConfig(max_in_flight=2))
-        app, gate = Waits(services), SpeechGate(services)
-        middleware = EarlyRefusal(app, gate=lambda: gate)
+        app, check = Waits(services), AdmissionCheck(services)
+        middleware = EarlyRefusal(app, check=lambda: check)
         clients = [asyncio.create_task(arrive(middleware)) for _ in range(50)]
         await asyncio.sleep(0.01)
         app.body.set()
@@ -134,29 +134,29 @@ def test_of_a_burst_no_more_pass_than_there_are_places(monkeypatch):
 
 
 def test_bodies_that_do_not_come_keep_nobody_out(monkeypatch):
-    monkeypatch.setattr(speech_gate, "SOON_S", 0.01)
+    monkeypatch.setattr(admission_check, "SOON_S", 0.01)
 
     async def slow_ones() -> set[object]:
         services = make_services(Speaker(), LimitsConfig(max_in_flight=1))
-        app, gate = Waits(services), SpeechGate(services)
-        middleware = EarlyRefusal(app, gate=lambda: gate)
+        app, check = Waits(services), AdmissionCheck(services)
+        middleware = EarlyRefusal(app, check=lambda: check)
         clients = [asyncio.create_task(arrive(middleware)) for _ in range(3)]
         await until(lambda: app.reached == 3)
         for client in clients:
             client.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
-        return gate._passed
+        return check._passed
 
     assert asyncio.run(slow_ones()) == set()
 
 
-def test_who_waits_at_the_gate_passes_when_one_that_passed_needs_no_place(monkeypatch):
-    monkeypatch.setattr(speech_gate, "SOON_S", 60.0)
+def test_who_waits_at_the_check_passes_when_one_that_passed_needs_no_place(monkeypatch):
+    monkeypatch.setattr(admission_check, "SOON_S", 60.0)
 
     async def one_leaves() -> int:
         services = make_services(Speaker(), LimitsConfig(max_in_flight=1))
-        app, gate = Waits(services), SpeechGate(services)
-        middleware = EarlyRefusal(app, gate=lambda: gate)
+        app, check = Waits(services), AdmissionCheck(services)
+        middleware = EarlyRefusal(app, check=lambda: check)
         first, second = (asyncio.create_task(arrive(middleware)) for _ in range(2))
         await until(lambda: app.reached == 1)
         first.cancel()

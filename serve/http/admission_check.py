@@ -1,12 +1,12 @@
-"""Speech gate: refuses speech while this replica is full, before the route is asked.
+"""Admission check: refuses speech while this replica is full, before the route is asked.
 
 In:    headers and address of a request for speech
 Out:   the error that the route would give; counted, as the route counts it
 Owns:  the count of requests that have passed
 Never: bodies; places for those whose body has not arrived; an answer to a request without access, which AuthMiddleware refuses
 
-Between the gate and its place a request waits for its body. Of a burst, all would pass in that time, and the route would refuse
-them for three times the work. So no more pass than there are places, until those are taken.
+Between this check and its place a request waits for its body. Of a burst, all would pass in that time, and the route would
+refuse them for three times the work. So no more pass than there are places, until those are taken.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from serve.observability.reply_stats import Outcome, ReplyStats
 SOON_S = 1.0  # who has no place by then has a slow body, and nobody waits for those
 
 
-class SpeechGate:
+class AdmissionCheck:
     """The early refusal of one ingress replica."""
 
     def __init__(self, services: Services) -> None:
