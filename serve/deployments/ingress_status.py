@@ -16,8 +16,8 @@ from serve.access.api_keys import LOST
 from serve.deployments.ingress_records import IngressRecords
 from serve.http.connection import UnreadBytes
 from serve.observability.metrics.ingress import IngressMetrics
+from serve.remote.cold_start import Wakefulness
 from serve.remote.replicas import Replicas, fullest_gpu
-from serve.remote.waking import Wakefulness
 from serve.resilience.quarantine import Quarantine
 from serve.speech.services import SpeechServices
 

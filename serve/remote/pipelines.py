@@ -66,7 +66,7 @@ class VersionPipelines:
         self._rollout = rollout
         self._quarantine = quarantine
         self._handles = handles
-        self._waking = replicas.waking
+        self._cold_starts = replicas.cold_starts
         self._breakers = replicas.breakers
         self._synthesizers: dict[str, Synthesizer] = {}
         self._cached: dict[str, CachedModel] = {}
@@ -92,7 +92,7 @@ class VersionPipelines:
             as Synthesizer.stream; StageAsleep; RequestQuarantined, AtCapacity: as Quarantine.track.
         """
         with self._quarantine.track(request):
-            self._waking.check(needed_by(self._version(request)))
+            self._cold_starts.check(needed_by(self._version(request)))
             version, began, first_audio_s, failed = self._version(request).id, time.monotonic(), None, False
             try:
                 async with aclosing(self._pipeline_for(request).stream(request)) as chunks:
@@ -117,24 +117,24 @@ class VersionPipelines:
         Raises:
             StageAsleep: it takes longer.
         """
-        return await self._waking.wait(needed_by(self._version(request)), request.scheduling.first_audio_s or 0.0)
+        return await self._cold_starts.wait(needed_by(self._version(request)), request.scheduling.first_audio_s or 0.0)
 
     async def read(self, request: SynthesisRequest) -> SpeechText:
         """Returns the text as the version normalises it, without a step of the model."""
         with self._quarantine.track(request):
-            self._waking.check([TEXT])
+            self._cold_starts.check([TEXT])
             return await self._pipeline_for(request).read(request)
 
     async def refine(self, request: SynthesisRequest) -> list[Refined]:
         """Returns every segment before and after the version's refine pass."""
         with self._quarantine.track(request):
-            self._waking.check(needed_by(self._version(request)))
+            self._cold_starts.check(needed_by(self._version(request)))
             return await self._pipeline_for(request).refine(request)
 
     async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
         """Returns the codes (n, 4) of a recording (m,), as the first version's protocols.RecordingEncoder."""
         first = next(iter(self._rollout.versions.values()))
-        self._waking.check([first.acoustic])
+        self._cold_starts.check([first.acoustic])
         return await RemoteEncoder(self._handles[first.acoustic], self._breakers[first.stage("acoustic")]).encode(samples)
 
     def _version(self, request: SynthesisRequest) -> Version:
@@ -151,7 +151,7 @@ class VersionPipelines:
             follow_fingerprint(
                 cached,
                 partial(ask_fingerprint, self._handles[acoustic[version]]),
-                is_asked=partial(self._waking.is_awake, acoustic[version]),
+                is_asked=partial(self._cold_starts.is_awake, acoustic[version]),
             )
             for version, cached in self._cached.items()
         ]

@@ -13,8 +13,8 @@ from typing import Any
 
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from serve.config.model_versions import Version
+from serve.remote.cold_start import ColdStarts, Wakefulness
 from serve.remote.remote_stages import Handle, ask_stats
-from serve.remote.waking import Wakefulness, Waking
 from serve.resilience.autoscaling import BACKLOG_S, BUSY
 from serve.resilience.circuit_breaker import Breaker
 from serve.resilience.rollout import Rollout
@@ -63,9 +63,9 @@ class Replicas:
         """
         Args:
             handles: deployment name -> its handle.
-            wake_limit_s: the argument of Waking [s].
+            wake_limit_s: the argument of ColdStarts [s].
         """
-        self.waking = Waking(handles, wake_limit_s)
+        self.cold_starts = ColdStarts(handles, wake_limit_s)
         self.builds = Builds()
         self._rollout = rollout
         self._handles = handles
@@ -82,7 +82,7 @@ class Replicas:
 
     def wakefulness(self) -> dict[str, Wakefulness]:
         """Returns deployment -> whether it has replicas."""
-        return {name: self.waking.state(name) for name in self._handles}
+        return {name: self.cold_starts.state(name) for name in self._handles}
 
     async def stats(self, kind: str) -> list[dict[str, Any]]:
         """Returns the stats of every replica of one kind of stage, with the name of the deployment if there are several."""
@@ -114,9 +114,9 @@ class Replicas:
         """
         rollout = self._rollout
         needed = [version for version in rollout.versions.values() if rollout.shares(version.name)[version.id] > 0]
-        answers = await self._ask(self.waking.awake(name for version in needed for name in needed_by(version)))
+        answers = await self._ask(self.cold_starts.awake(name for version in needed for name in needed_by(version)))
         silent = [name for name, replies in answers.items() if not any(map(is_well, replies))]
-        return self.waking.awake(silent)  # meanwhile a replica may have gone
+        return self.cold_starts.awake(silent)  # meanwhile a replica may have gone
 
     async def probe(self) -> None:
         """Probes every version each period, until cancelled."""
@@ -127,7 +127,7 @@ class Replicas:
     async def probe_once(self) -> None:
         """Probes every version once."""
         for version in self._rollout.versions.values():
-            answers = await self._ask(self.waking.awake(needed_by(version)))
+            answers = await self._ask(self.cold_starts.awake(needed_by(version)))
             for deployment, replicas in answers.items():
                 self.builds.report(deployment, filter(is_well, replicas))
             self._rollout.probed(version.id, trouble_in(answers, self._rollout.routes.probe.max_gpu_memory_percent))
@@ -140,7 +140,7 @@ class Replicas:
 
     async def _check_silent(self, breaker: Breaker) -> None:
         deployment = self._deployments[breaker.stage]
-        if not self.waking.is_awake(deployment):
+        if not self.cold_starts.is_awake(deployment):
             return  # its calls wait for a replica that is being started
         well = [reply for reply in await ask_stats(self._handles[deployment]) if is_well(reply)]
         breaker.judge_silence(is_well=bool(well), has_work=any(reply.get("has_work", True) for reply in well))

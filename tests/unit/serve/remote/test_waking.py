@@ -1,4 +1,4 @@
-"""Waking: who is refused, who waits, and what Serve is asked for meanwhile; and what Serve's own parts say of replicas."""
+"""Cold start: who is refused, who waits, and what Serve is asked for meanwhile; and what Serve's own parts say of replicas."""
 
 import asyncio
 from types import SimpleNamespace
@@ -21,8 +21,8 @@ from pipeline.errors import StageAsleep
 from scripts.bench.settings import from_zero
 from serve.config.app_config import ConversationsConfig
 from serve.deployments import ingress_setup
+from serve.remote.cold_start import FIRST_GUESS_S, LEAST_S, ColdStarts, Wakefulness
 from serve.remote.ray_private import has_no_replica, is_stopping
-from serve.remote.waking import FIRST_GUESS_S, LEAST_S, Wakefulness, Waking
 from serve.speech.conversation.conversation import Conversation, Conversations
 from serve.speech.job import RequestContext
 from tests.support.clock import HeldClock
@@ -49,9 +49,9 @@ class Deployment:
         return {}
 
 
-def waking(give_up_s: float = 300.0, **deployments: Deployment) -> tuple[Waking, HeldClock]:
+def waking(give_up_s: float = 300.0, **deployments: Deployment) -> tuple[ColdStarts, HeldClock]:
     clock = HeldClock(100.0)
-    return Waking({name: one.handle for name, one in deployments.items()}, give_up_s, clock=clock), clock
+    return ColdStarts({name: one.handle for name, one in deployments.items()}, give_up_s, clock=clock), clock
 
 
 async def soon() -> None:
@@ -70,7 +70,7 @@ async def test_what_is_awake_is_not_asked_for(replicas: int, least: int | None):
 
 def test_as_long_as_serve_has_told_nothing_it_counts_as_awake():
     for handle in (SimpleNamespace(), SimpleNamespace(_router=None)):
-        assert Waking({"text": handle}, 1.0).is_awake("text")  # type: ignore[dict-item]
+        assert ColdStarts({"text": handle}, 1.0).is_awake("text")  # type: ignore[dict-item]
 
 
 async def test_the_refused_leave_one_call_for_each_stage_and_are_told_what_is_left():
@@ -239,7 +239,7 @@ async def test_serves_router_says_who_sleeps_and_one_call_that_waits_starts_a_re
     router._asyncio_router.update_deployment_targets(DeploymentTargetInfo(is_available=True, running_replicas=[]))
     assert has_no_replica(handle)
     assert autoscaler.hears(controller.reports) == 0
-    waking = Waking({ID.name: handle}, 300.0)
+    waking = ColdStarts({ID.name: handle}, 300.0)
     for _ in range(3):
         with pytest.raises(StageAsleep):
             waking.check([ID.name])

@@ -1,4 +1,4 @@
-"""Waking: stages that may have no replica (autoscaling_config.min_replicas: 0), and how long the first one will take.
+"""Cold start: stages that may have no replica (autoscaling_config.min_replicas: 0), and how long the first one will take.
 
 In:    the names of the deployments that a request needs
 Out:   go on, wait, or StageAsleep with the time that is left; the state of each deployment
@@ -37,7 +37,7 @@ class Wakefulness(StrEnum):
     """it has none, and one is being started"""
 
 
-class Waking:
+class ColdStarts:
     """Wakes the deployments behind one ingress replica."""
 
     def __init__(self, handles: Mapping[str, Handle], give_up_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
