@@ -15,15 +15,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 MOST_LINES = {"pipeline": 30_000, "serve": 29_500, "scripts": 14_000, "tests": 57_000}  # of Python
 MOST_FILES = 1_400  # tracked, of every kind
-MOST_OF_HTTP = 0.20  # of the lines of serve/
+MOST_OF_HTTP = 0.15  # of the lines of serve/
 
 NO_NOUNS = {"told", "heard", "said", "held", "found", "wanted", "kept", "asked", "seen", "one", "each", "what", "who"}
 NO_NOUNS |= {"given", "made", "sent", "taken", "left"}
-MOST_NO_NOUNS = {"pipeline": 21.0, "serve": 5.0, "scripts": 52.0, "tests": 42.0}  # of 1,000 bound names
+MOST_NO_NOUNS = {"pipeline": 21.0, "serve": 0.5, "scripts": 52.0, "tests": 42.0}  # of 1,000 bound names
 
 SHARED_NAMES = frozenset({"__init__", "__main__", "routes", "errors", "messages"})
 EQUAL_ROLES = ("serve/protocols/", "serve/remote/", "serve/local/")  # equal names there mean equal roles
-MOST_SHARED_NAMES = 40
+MOST_SHARED_NAMES = 25
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -87,4 +87,4 @@ def test_no_public_parameter_is_without_a_noun():
         for name in (argument.arg for argument in (*node.args.args, *node.args.kwonlyargs))
         if name in NO_NOUNS
     ]
-    assert len(wrong) <= 400, wrong
+    assert len(wrong) <= 25, wrong
