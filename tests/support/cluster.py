@@ -4,6 +4,7 @@ import contextlib
 import copy
 import json
 import os
+import re
 import signal
 import socket
 import tempfile
@@ -198,3 +199,26 @@ def _read(pid: int, name: str) -> bytes:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
         return b""
+
+
+# Metrics: what Prometheus would read from the session's cluster.
+
+EXPORT_TIMEOUT_S = 40.0
+
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+
+
+def scrape(cluster: Cluster) -> Samples:
+    """Returns name -> [(tags, value)] of the service's own metrics."""
+    samples: Samples = {}
+    for line in requests.get(f"http://127.0.0.1:{cluster.metrics_port}/metrics", timeout=10).text.splitlines():
+        found = re.fullmatch(r"(ray_chattts_\w+)\{(.*)\} (\S+)", line)
+        if found:
+            tags = dict(re.findall(r'(\w+)="([^"]*)"', found[2]))
+            samples.setdefault(found[1], []).append((tags, float(found[3])))
+    return samples
+
+
+def total(samples: Samples, name: str, **tags: str) -> float:
+    """Returns the sum over all samples of a metric that carry these tags."""
+    return sum(value for found, value in samples.get(name, []) if tags.items() <= found.items())

@@ -1,16 +1,22 @@
-"""Where native code runs, a CPU is served without torch: here it cannot even be imported.
+"""Where native code runs, a CPU is served without torch: here it cannot even be imported."""
 
-What each process of the service imports, and what it does: text to codes and audio, with the vocoder beside the engine
-and apart.
-"""
-
+import ast
+import re
 import subprocess
 import sys
+import tomllib
+from functools import cache
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from tests.support.machine import needs_native
+from scripts.generate.constraints import needed
+from tests.support.machine import WHY_NOT_NATIVE, needs_native
+from tests.support.services import needed_program
+from tests.support.syntax import syntax_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_TORCH = """
@@ -138,3 +144,242 @@ def test_a_sentence_is_spoken_and_what_needs_torch_is_refused_with_what_to_do():
 def test_the_block_blocks():
     with pytest.raises(AssertionError, match="torch is imported"):
         run_without_torch("import torch")
+
+
+# No process of the service loads a library that it does not use with configs/dev.yaml: there are many of them, and each would
+
+LOADED = "import sys, {modules}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+# jsonschema, which every process of Ray loads, takes this parser of addresses along where a test tool has installed it.
+FOR_TESTS = {"rfc3987_syntax", "lark"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("modules", "unused"),
+    [
+        ("serve.deployments.text_normalizer", {"redis", "tokenizers", "safetensors", "av", "opencc"}),
+        ("serve.deployments.vocoder", {"redis", "tokenizers", "av", "opencc"}),
+        ("serve.deployments.acoustic_model", {"redis", "tokenizers", "av", "opencc"}),
+        ("serve.deployments.ingress", {"redis", "tokenizers"}),
+        ("pipeline.text.isolation.worker", {"redis", "ray", "safetensors", "av"}),
+    ],
+)
+def test_a_process_loads_what_it_uses(modules: str, unused: set[str]):
+    code = LOADED.format(modules=modules)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert modules.partition(".")[0] in loaded
+    assert not (unused | FOR_TESTS) & loaded
+
+
+# Clean machine: every list that one installs from is complete and names nothing that nobody uses.
+
+PACKAGES = ROOT / "tests/debian-packages.txt"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OURS = {"pipeline", "serve", "scripts", "tests"}
+
+# What imports torch; pipeline/with_torch.py loads it, where it is needed.
+IN_TORCH = (
+    "pipeline/checkpoint/in_torch.py",
+    "pipeline/engine/gpu_prompts.py",
+    "pipeline/engine/gpu_runner.py",
+    "pipeline/engine/gpu_state.py",
+    "pipeline/engine/tensor_cache.py",
+    "pipeline/engine/torch_model.py",
+    "pipeline/model/embedding.py",
+    "pipeline/model/gpt.py",
+    "pipeline/model/gpu",
+    "pipeline/model/linear.py",
+    "pipeline/model/quantise.py",
+    "pipeline/model/sampling.py",
+    "pipeline/vocoder/reference_encoder.py",
+    "pipeline/vocoder/windowed",
+    "serve/commands/doctor_gpu.py",
+    "scripts/evaluate",
+    "serve/commands/operate/size.py",
+    "serve/commands/weights/convert_voice.py",
+)
+# Sources -> the extras that are installed wherever they run; the longest prefix counts.
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "pipeline": (),
+    "serve": (),
+    "scripts": (),
+    **dict.fromkeys(IN_TORCH, ("torch",)),
+    "scripts/bench": ("bench",),
+    "scripts/chaos": ("bench",),
+    "scripts/evaluate/alignment_heads.py": ("judge",),
+    "scripts/evaluate/intelligibility.py": ("judge",),
+    "scripts/evaluate/listening.py": ("judge",),
+    "scripts/train_demo": ("dev",),
+    "scripts/generate/pinyin_table.py": ("dev",),
+    "scripts/generate/__main__.py": ("dev",),
+    "tests": ("dev",),
+}
+ELSEWHERE = ROOT / "tests/foreign"  # runs in an environment of its own, whose list has its own test
+# Imported, not declared: it comes with what is, and in the release that one wants.
+BROUGHT = {
+    "fastapi": "ray",
+    "starlette": "ray",
+    "uvicorn": "ray",
+    "click": "ray",
+    "triton": "torch",
+    "transformers": "ChatTTS",
+    "vocos": "ChatTTS",
+    "opentelemetry-api": "opentelemetry-sdk",
+    "opentelemetry-proto": "opentelemetry-exporter-otlp-proto-http",
+}
+# Where this or another project was written or built is nobody's business; each pattern is written so as not to find itself.
+TRACES = (r"(?<![\w.])/wor[k]/", r"(?<![\w.])/roo[t]/", r"/opt/whee[l]s", r"(?i)artifactor[y]", r"(?i)\bindex-ur[l]\b")
+
+
+def packages_named_by(trees: list[ast.Module]) -> set[str]:
+    """The Debian packages of every call `needed_program(name, package)`."""
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    needed = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "needed_program"]
+    return {ast.literal_eval(call.args[1]) for call in needed}
+
+
+@pytest.mark.slow
+def test_the_list_of_packages_is_what_the_tests_need():
+    named = packages_named_by([syntax_tree(path) for path in sorted((ROOT / "tests").rglob("*.py"))])
+    assert PACKAGES.read_text().split("\n") == [*sorted(named), ""]
+
+
+def test_the_list_is_installed_and_described():
+    assert "$(cat tests/debian-packages.txt)" in (ROOT / ".ci/run").read_text()
+    assert "(tests/debian-packages.txt)" in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def test_a_program_that_is_not_listed_is_found():
+    sources = ['flite = needed_program("flite", "flite")', 'run([needed_program("ip", "iproute2")])']
+    assert packages_named_by([ast.parse(source) for source in sources]) == {"flite", "iproute2"}
+
+
+def test_the_native_code_is_compiled():
+    needed_program("c++", "g++")
+    assert WHY_NOT_NATIVE is None or "AVX-512" in WHY_NOT_NATIVE
+
+
+def test_the_checkout_knows_its_commit():
+    """What a benchmark writes beside its figures."""
+    git = needed_program("git", "git")
+    done = subprocess.run([git, "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_serving_on_a_cpu_needs_no_torch():
+    """Nor anything of CUDA: not by way of another package either."""
+    brought = needed(map(Requirement, PROJECT["dependencies"]))
+    assert {"ray", "numpy", "av", "tokenizers", "uvloop"} <= brought
+    heavy = re.compile(r"torch|triton|nvidia|cuda|chattts|transformers|vocos|numba|llvmlite|scipy|silero")
+    assert not set(filter(heavy.match, brought))
+    extras = {name: names_in(lines) for name, lines in PROJECT["optional-dependencies"].items()}
+    assert (
+        {"torch", "torchaudio", "chattts", "vector-quantize-pytorch"} <= extras["upstream"] <= extras["bench"] <= extras["dev"]
+    )
+
+
+def names_in(requirements: list[str]) -> set[str]:
+    """The distributions of requirements, those of this project's own extras included."""
+    parsed = [Requirement(line) for line in requirements]
+    inner = [extra for one in parsed if one.name == PROJECT["name"] for extra in one.extras]
+    names = {canonicalize_name(one.name) for one in parsed if one.name != PROJECT["name"]}
+    return names.union(*(names_in(PROJECT["optional-dependencies"][extra]) for extra in inner))
+
+
+def declared_for(source: str) -> set[str]:
+    """The distributions that are there wherever this file runs, by pyproject.toml."""
+    prefix = max((prefix for prefix in EXTRAS if source.startswith(prefix)), key=len)
+    extras = [line for extra in EXTRAS[prefix] for line in PROJECT["optional-dependencies"][extra]]
+    return names_in([*PROJECT["dependencies"], *extras])
+
+
+def imported(tree: ast.Module) -> set[str]:
+    """Modules of other people's that a file names."""
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    return {name for name in names if name.split(".")[0] not in sys.stdlib_module_names | OURS}
+
+
+INSTALLED = cache(packages_distributions)  # it reads the metadata of every package there is
+
+
+def distributions_of(module: str) -> set[str]:
+    """Who installs it; of a namespace that many share, whoever is named after it the most."""
+    found = {canonicalize_name(name) for name in INSTALLED().get(module.split(".")[0], [])}
+    parts = module.split(".")
+    named = [canonicalize_name("-".join(parts[:length])) for length in range(len(parts), 1, -1)]
+    return next(({name} for name in named if name in found), found)
+
+
+def undeclared(source: str, tree: ast.Module) -> list[str]:
+    """Imports that nothing declared for this file installs."""
+    declared = declared_for(source)
+    installed = declared | {name for name, by in BROUGHT.items() if canonicalize_name(by) in declared}
+    return [module for module in sorted(imported(tree)) if not distributions_of(module) & installed]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", sorted(OURS))
+def test_every_import_is_of_something_that_is_declared(folder):
+    paths = [path for path in sorted((ROOT / folder).rglob("*.py")) if ELSEWHERE not in path.parents]
+    sources = {str(path.relative_to(ROOT)): syntax_tree(path) for path in paths}
+    missing = {source: modules for source, tree in sources.items() if (modules := undeclared(source, tree))}
+    assert not missing, "declare it in pyproject.toml, in the extra this file is run with"
+
+
+def test_an_import_that_is_not_declared_is_found():
+    def undeclared_in(source: str, text: str) -> list[str]:
+        return undeclared(source, ast.parse(text))
+
+    wrong = "import pytest\nimport aiohttp.web\nfrom numpy import array\nimport json"
+    assert undeclared_in("serve/x.py", wrong) == ["aiohttp.web", "pytest"]
+    assert undeclared_in("scripts/bench/x.py", "import aiohttp, pytest") == ["pytest"]
+    assert undeclared_in("tests/x.py", "import aiohttp, pytest, not_installed_anywhere") == ["not_installed_anywhere"]
+
+
+@pytest.mark.parametrize(("name", "by"), BROUGHT.items())
+def test_what_is_not_declared_comes_with_what_is(name, by):
+    (declared,) = [
+        requirement
+        for line in [*PROJECT["dependencies"], *(line for lines in PROJECT["optional-dependencies"].values() for line in lines)]
+        if canonicalize_name((requirement := Requirement(line)).name) == canonicalize_name(by)
+    ]
+    wanted = [Requirement(line) for line in requires(by) or []]
+    environments = [{"extra": extra} for extra in ("", *declared.extras)]
+    assert any(
+        canonicalize_name(one.name) == name and (one.marker is None or any(map(one.marker.evaluate, environments)))
+        for one in wanted
+    )
+
+
+def traces_in(text: str) -> list[str]:
+    return [found[0] for pattern in TRACES for found in re.finditer(pattern, text)]
+
+
+def test_no_text_tells_where_it_was_made():
+    git = needed_program("git", "git")
+    listed = subprocess.run([git, "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    paths = [ROOT / name for name in listed.split("\0") if name and (ROOT / name).exists()]
+    assert len(paths) > 300
+    found = {}
+    for path in paths:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue  # weights, pictures
+        if traces := traces_in(text):
+            found[str(path.relative_to(ROOT))] = traces
+    assert not found
+
+
+def test_no_tools_cache_is_committed():
+    git = needed_program("git", "git")
+    command = [git, "ls-files", "--cached", "--ignored", "--exclude-standard"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == ""
+
+
+def test_a_trace_is_found():
+    folder = "/".join(["", "work", "somewhere"])
+    assert traces_in(f"see {folder}") == ["/".join(["", "work", ""])]
+    assert not traces_in("python -m scripts.train_demo.corpus work/corpus; a/work/b; ./work/x")

@@ -1,19 +1,23 @@
 """Killed replicas. Last, because the cluster needs a moment after each."""
 
+import contextlib
+import hashlib
 import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 
 from scripts.chaos.deploying import deploy
-from tests.support.cluster import LONG_SPEECH, Cluster, document_of
-from tests.support.fragile import DEATHS_FILE, FRAGILE, POISON
-from tests.support.metrics import EXPORT_TIMEOUT_S, scrape, total
+from tests.support.cluster import EXPORT_TIMEOUT_S, LONG_SPEECH, Cluster, document_of, scrape, total
+from tests.support.door_process import say_live
+from tests.support.failing_replicas import DEATHS_FILE, FRAGILE, POISON
 from tests.support.recovery import recovered
 from tests.support.waiting import is_ready, wait_until
 
@@ -95,7 +99,7 @@ def test_a_killed_ingress_replica_leaves_no_slot_taken(cluster: Cluster):
     client.close()
 
 
-# An application whose acoustic replicas really die of certain words (tests/support/fragile.py).
+# An application whose acoustic replicas really die of certain words (tests/support/failing_replicas.py).
 
 
 @pytest.fixture
@@ -105,7 +109,7 @@ def fragile(cluster: Cluster) -> Iterator[Cluster]:
     small = {"engine": {"slots": 4, "threads": 1}}
     document = document_of("dev.yaml", app="fragile", route=ROUTE, pipeline=small, limits={"first_audio_timeout_s": 60})
     application = document["applications"][0]
-    application["import_path"] = "tests.support.fragile:build_app"
+    application["import_path"] = "tests.support.failing_replicas:fragile_replicas"
     for deployment in application["deployments"]:
         deployment["ray_actor_options"]["num_cpus"] = 0.1
         if deployment["name"] == "AcousticModel":
@@ -148,3 +152,136 @@ def test_a_death_before_the_first_audio_is_not_heard_and_a_deadly_request_ends_t
     assert fragile.health(ROUTE)["quarantine"] == {"quarantined": 1, "refused": 2}
     wait_until(lambda: say(fragile, "Everybody else goes on.", 14).status_code == 200, 60.0)
     assert len(deaths(fragile)) == 3
+
+
+# A job over HTTP while the processes that speak it are killed: it goes on, and its bytes are those of an undisturbed one.
+
+PARTS = 80
+BOOK = "\n\n".join(f"Sentence number {number} of a book that somebody waits for." for number in range(PARTS))
+KILLED = ("AcousticModel", "Ingress", "Vocoder", "AcousticModel", "Ingress")
+TIMEOUT_S = 240.0  # a lease has to run out after each death of the ingress
+
+
+def job(cluster: Cluster) -> str:
+    """The address of a new job."""
+    jobs = cluster.url("/v1/audio/jobs")
+    made = requests.post(jobs, json={"input": BOOK, "seed": 3, "response_format": "flac"}, timeout=30)
+    assert made.status_code == 202, made.text
+    return f"{jobs}/{made.json()['id']}"
+
+
+def progress(one: str) -> dict[str, Any]:
+    """The job once the service answers; it may be away for a moment."""
+    while True:
+        with contextlib.suppress(requests.RequestException, ValueError):
+            reply = requests.get(one, timeout=10)
+            if reply.status_code == 200:
+                found: dict[str, Any] = reply.json()
+                return found
+        time.sleep(0.1)
+
+
+def done(one: str) -> int:
+    found = progress(one)
+    assert found["status"] in ("queued", "running", "succeeded"), found
+    return int(found["progress"]["done"])
+
+
+def audio(one: str) -> bytes:
+    wait_until(lambda: progress(one)["status"] == "succeeded", TIMEOUT_S)
+    return requests.get(f"{one}/audio", timeout=60).content
+
+
+def test_a_job_survives_the_death_of_every_process_with_the_same_bytes(cluster: Cluster, capsys):
+    disturbed = job(cluster)
+    died_at = []
+    for number, deployment in enumerate(KILLED):
+        wait_until(lambda number=number: done(disturbed) >= (number + 1) * PARTS // (len(KILLED) + 2), TIMEOUT_S)
+        wait_until(lambda deployment=deployment: len(cluster.replicas("chattts", deployment)) == 1, 60.0)
+        died_at.append(done(disturbed))
+        cluster.kill_replica("chattts", deployment)
+    heard = audio(disturbed)
+    assert died_at[-1] < PARTS, "every death came in the middle"
+    with capsys.disabled():
+        print(f"\n  killed after {died_at} of {PARTS} parts")
+    requests.delete(cluster.url("/v1/audio/speech/cache"), timeout=30).raise_for_status()
+    undisturbed = job(cluster)
+    assert audio(undisturbed) == heard
+    for one in (disturbed, undisturbed):
+        assert requests.delete(one, timeout=30).status_code == 204
+
+
+# The door dies while somebody listens: the rest is asked for, and is the rest to the byte. Late: it breaks the cluster.
+
+TEXT = "Many words follow one another here, and this is sentence number {}. "
+BODY: dict[str, Any] = json.loads(LONG_SPEECH)
+
+
+def kill_ingress(cluster: Cluster) -> None:
+    cluster.kill_replica("chattts", "Ingress")
+
+
+def kill_proxy(cluster: Cluster) -> None:
+    """Serve's own HTTP server."""
+    (pid,) = [int(one) for one in os.listdir("/proc") if one.isdigit() and is_proxy(cluster, int(one))]
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not is_proxy(cluster, pid), 5.0)
+
+
+def is_proxy(cluster: Cluster, pid: int) -> bool:
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as command, open(f"/proc/{pid}/environ", "rb") as environment:
+        return command.read().startswith(b"ray::ProxyActor") and str(cluster.temp_dir).encode() in environment.read()
+    return False
+
+
+@pytest.mark.parametrize("container", ["wav", "flac", "mp3", "opus"])
+def test_a_reply_goes_on_when_the_ingress_was_killed(cluster: Cluster, container: str):
+    goes_on(cluster, kill_ingress, container, by_key=False)
+
+
+@pytest.mark.parametrize("kill", [kill_ingress, kill_proxy])
+def test_a_reply_goes_on_by_its_key(cluster: Cluster, kill: Callable[[Cluster], None]):
+    goes_on(cluster, kill, "mp3", by_key=True)
+
+
+def goes_on(cluster: Cluster, kill: Callable[[Cluster], None], container: str, *, by_key: bool) -> None:
+    body = {**BODY, "response_format": container}
+    url, key = cluster.url("/v1/audio/speech"), {"Idempotency-Key": f"{kill.__name__}-{container}"}
+    twin = requests.post(url, json=body, timeout=120).content
+    reply = requests.post(url, json=body, headers=key if by_key else {}, stream=True, timeout=120)
+    heard = b""
+    killed = False
+    with suppress(requests.RequestException):
+        for piece in reply.iter_content(4096):
+            heard += piece
+            if not killed:
+                kill(cluster)
+                killed = True
+    assert killed
+    assert 0 < len(heard) < len(twin), "the body was cut"
+    wait_until(lambda: is_ready(cluster.url()), 120.0)
+    named = key if by_key else {"X-Resume": reply.headers["X-Resume"]}
+    digest = {"X-Resume-Digest": hashlib.sha256(heard).hexdigest()}
+    rest = requests.post(url, json=body, headers={**named, **digest, "Range": f"bytes={len(heard)}-"}, timeout=120)
+    assert rest.status_code == 206, rest.text
+    assert heard + rest.content == twin
+
+
+@pytest.mark.parametrize("kill", [kill_ingress, kill_proxy])
+def test_say_goes_on_by_itself(cluster: Cluster, kill: Callable[[Cluster], None], capsys):
+    text = "".join(map(TEXT.format, range(16)))
+    twin = say_live(cluster.url(), text)
+    heard = twin.stdout.read()
+    assert twin.wait(60) == 0
+    saying = say_live(cluster.url(), text)
+    begun = saying.stdout.read(48_000)
+    kill(cluster)
+    died = time.monotonic()
+    begun += saying.stdout.read()
+    took_s = time.monotonic() - died
+    assert saying.wait(60) == 0, saying.stderr.read()
+    assert begun == heard
+    said = saying.stderr.read().decode()
+    assert said, "it was told of the lost connection"
+    with capsys.disabled():
+        print(f"\n  {kill.__name__}: {said.splitlines()[0]}; all said {took_s:.1f} s after it")

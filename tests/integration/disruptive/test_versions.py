@@ -18,8 +18,7 @@ from pipeline.checkpoint.manifest import file_sha256, read_manifest, write_manif
 from pipeline.checkpoint.random_model import SPECIAL_TOKENS
 from scripts.chaos.deploying import deploy
 from serve.resilience.rollout import MIN_REQUESTS
-from tests.support.cluster import Cluster, document_of
-from tests.support.metrics import scrape, total
+from tests.support.cluster import Cluster, document_of, scrape, total
 from tests.support.waiting import wait_until
 
 ROUTE = "/versions"

@@ -10,8 +10,7 @@ import requests
 from ray import serve
 
 from scripts.chaos.deploying import deploy
-from tests.support.cluster import FLAT, LONG, Cluster, document_of
-from tests.support.metrics import scrape
+from tests.support.cluster import FLAT, LONG, Cluster, document_of, scrape
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.nightly

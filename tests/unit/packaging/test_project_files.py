@@ -1,17 +1,32 @@
 """Project files: constraints, version, workflows and hooks say the same as pyproject.toml and the Makefile."""
 
+import io
+import json
+import os
 import re
+import shutil
 import subprocess
+import sys
+import tarfile
 import tomllib
+import wave
+import zipfile
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
 import yaml
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from scripts.generate import constraints
+from scripts.generate.compatibility import FILE, release, surface
+from scripts.generate.constraints import NOT_STATED, license_of
+from tests.support.image import steps
+from tests.support.wheel import build_wheel, install_wheel, tracked_files
 
 ROOT = Path(__file__).resolve().parents[3]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -112,3 +127,213 @@ def test_the_change_log_has_one_section_for_the_version_and_one_for_what_follows
     heads = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert heads[:2] == ["Unreleased", PYPROJECT["project"]["version"]]
     assert len(set(heads)) == len(heads)
+
+
+# What a minor release promises is there: routes, configuration keys, metrics and Python names.
+
+PROMISED = json.loads(FILE.read_text())
+PRESENT = surface()
+
+
+def test_the_promises_are_those_of_this_minor_release():
+    assert PROMISED["release"] == release(), "python -m scripts.generate.compatibility"
+
+
+@pytest.mark.parametrize("kind", PRESENT)
+def test_nothing_that_was_promised_is_gone(kind: str):
+    assert PROMISED[kind]
+    assert sorted(set(PROMISED[kind]) - set(PRESENT[kind])) == []
+
+
+# Supply: what the image installs is pinned by hash, listed with its licence, and searched for known vulnerabilities.
+
+REQUIREMENTS, WITH_TORCH, SBOM = (
+    ROOT / "k8s" / name for name in ("requirements.txt", "requirements-torch.txt", "sbom.cdx.json")
+)
+AGAIN = "run make constraints"
+# Free to use, change and pass on beside the AGPL. Anything else is named in docs/security.md.
+FREE = re.compile(
+    r"MIT|BSD|Apache|ISC|PSF|MPL|LGPL|AGPLv3|GPLv2|GPLv3|CNRI|LLVM|Zlib|CC0|3-Clause|Python Software Foundation", re.IGNORECASE
+)
+
+
+def lines(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if not line.startswith("#")]
+
+
+def pinned() -> list[str]:
+    """Both lists as one."""
+    return sorted([*lines(REQUIREMENTS), *lines(WITH_TORCH)], key=lambda line: line.partition("==")[0])
+
+
+def components() -> list[dict]:
+    return json.loads(SBOM.read_text())["components"]
+
+
+def test_every_pin_has_its_hash_and_nothing_else_is_installed():
+    pins = [line.split(" --hash=") for line in pinned()]
+    assert [pin for pin, _ in pins] == lines(ROOT / "constraints.txt"), AGAIN
+    assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest) for _, digest in pins)
+
+
+def test_the_image_installs_by_hash():
+    commands = [step.words for step in steps() if step.instruction == "RUN" and "pip install" in step.words]
+    assert [("--require-hashes" in command, "--no-deps" in command) for command in commands] == [(True, True), (False, True)]
+    assert "--no-deps --editable ." in commands[1]
+
+
+def test_an_image_without_torch_installs_none_of_it():
+    """And nothing of CUDA; with it, everything that torch asks for is in one of the lists."""
+    assert not [line for line in lines(REQUIREMENTS) if re.match(r"torch|triton|nvidia|cuda|sympy|networkx", line)]
+    assert {"torch", "triton", "nvidia-cublas"} <= {line.partition("==")[0] for line in lines(WITH_TORCH)}
+
+
+def test_the_bill_of_materials_lists_what_is_installed():
+    listed = [f"{one['name']}=={one['version']} --hash=sha256:{one['hashes'][0]['content']}" for one in components()]
+    assert listed == pinned(), AGAIN
+
+
+@pytest.mark.slow
+def test_the_bill_of_materials_is_cyclonedx():
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(SBOM.read_text()) is None
+
+
+def test_a_licence_that_is_not_free_or_not_stated_is_named_in_the_page():
+    page = (ROOT / "docs/security.md").read_text()
+    licences = {one["name"]: one["licenses"][0]["license"]["name"] for one in components()}
+    other = {name for name, licence in licences.items() if not FREE.search(licence) and not name.startswith("nvidia-")}
+    assert "nvidia-" in page
+    assert sorted(name for name in other if f"`{name}`" not in page) == []
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"license_expression": "MIT", "license": "x"}, "MIT"),
+        ({"license": "Apache 2.0"}, "Apache 2.0"),
+        ({"license": "Copyright\nsomebody", "classifier": ["License :: OSI Approved :: BSD License"]}, "BSD License"),
+        ({"license": "Permission is given\nto all"}, "Permission is given"),
+        ({"classifier": ["Topic :: Speech"]}, NOT_STATED),
+    ],
+)
+def test_the_licence_is_the_most_exact_one_that_is_stated(metadata: dict, expected: str):
+    assert license_of(metadata) == expected
+
+
+@pytest.mark.nightly
+def test_no_pinned_package_has_a_known_vulnerability():
+    command = [
+        sys.executable,
+        "-m",
+        "pip_audit",
+        "--requirement",
+        str(REQUIREMENTS),
+        "--requirement",
+        str(WITH_TORCH),
+        "--no-deps",
+        "--disable-pip",
+    ]
+    done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, check=False, timeout=250)
+    if not done.stdout:
+        pytest.skip(f"the list of vulnerabilities cannot be reached: {done.stderr.strip()[-200:]}")
+    packages = json.loads(done.stdout)["dependencies"]
+    asked = [package for package in packages if "vulns" in package]
+    if not asked:
+        pytest.skip("the package index that is reached here has no list of vulnerabilities")
+    known = [f"{package['name']} {package['version']}: {one['id']}" for package in asked for one in package["vulns"]]
+    assert not known
+
+
+# The wheel: it holds all that runs, and its commands work outside the checkout.
+
+PACKAGES = ("pipeline", "serve", "configs")
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The wheel, installed in a folder of its own."""
+
+    wheel: Path
+    environment: dict[str, str]
+    elsewhere: Path
+    """an empty folder to run in"""
+
+    def run(self, *words: str) -> str:
+        """What a command of the wheel prints; it has to end well."""
+        done = subprocess.run(
+            words, cwd=self.elsewhere, env=self.environment, capture_output=True, text=True, check=False, timeout=250
+        )
+        assert done.returncode == 0, done.stderr + done.stdout
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("wheel")
+    wheel = build_wheel(folder)
+    environment = install_wheel(wheel, folder / "prefix")
+    (folder / "elsewhere").mkdir()
+    home = {"CHATTTS_HOME": os.environ.get("CHATTTS_HOME", str(folder / "home"))}  # machine code is compiled once
+    return Installed(wheel, environment | home, folder / "elsewhere")
+
+
+@pytest.mark.slow
+def test_every_file_of_the_packages_is_in_it(installed: Installed):
+    names = set(zipfile.ZipFile(installed.wheel).namelist())
+    expected = {name for name in tracked_files() if name.startswith(tuple(f"{package}/" for package in PACKAGES))}
+    assert expected <= names
+    assert not [name for name in names if name.startswith(("tests/", "k8s/", "docs/", "scripts/"))]
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert any(name.endswith(".dist-info/licenses/NOTICE") for name in names)
+
+
+@pytest.mark.slow
+def test_programs_may_be_run(installed: Installed):
+    site = Path(installed.environment["PYTHONPATH"])
+    assert os.access(site / "serve/http/haproxy.sh", os.X_OK)
+
+
+@pytest.mark.slow
+def test_the_console_script_is_the_installed_one(installed: Installed):
+    prefix = installed.elsewhere.parent / "prefix"
+    script = shutil.which("chattts-serve", path=installed.environment["PATH"])
+    assert script == str(prefix / "bin/chattts-serve")
+    assert "0 fine, 1 failed" in installed.run(script, "--help")
+    assert installed.run(script, "--version").startswith("chattts-serve ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dev", "configs/gpu.yaml"])
+def test_configurations_come_with_it(installed: Installed, name: str):
+    shown = installed.run("chattts-serve", "config", "check", name)
+    assert shown.startswith(installed.environment["PYTHONPATH"])
+
+
+@pytest.mark.slow
+def test_keys_are_added_and_listed(installed: Installed):
+    store = str(installed.elsewhere / "keys.sqlite")
+    assert installed.run("chattts-serve", "keys", "add", "ours", "--store", store)
+    assert "ours" in installed.run("chattts-serve", "keys", "list", "--store", store)
+
+
+@pytest.mark.slow
+def test_it_speaks(installed: Installed):
+    installed.run("chattts-serve", "say", "One two.", "--seed", "1", "-o", "hello.wav")
+    with wave.open(str(installed.elsewhere / "hello.wav")) as file:
+        assert file.getnframes() > 0.3 * file.getframerate()
+
+
+@pytest.mark.slow
+def test_its_source_can_be_installed_again(installed: Installed):
+    """Every Python file of the wheel is in the archive, and what a build reads."""
+    code = (
+        "from serve.config.app_config import PROJECT; from serve.http.routes.source import archive; "
+        "open('source.tar.gz', 'wb').write(archive(PROJECT))"
+    )
+    installed.run(sys.executable, "-c", code)
+    with tarfile.open(fileobj=io.BytesIO((installed.elsewhere / "source.tar.gz").read_bytes())) as packed:
+        names = {name.removeprefix("chattts-serve/") for name in packed.getnames()}
+    sources = {name for name in zipfile.ZipFile(installed.wheel).namelist() if name.endswith((".py", ".cpp", ".h"))}
+    assert sources <= names
+    assert {"pyproject.toml", "README.md", "LICENSE", "NOTICE"} <= names
+    assert not [name for name in names if name.startswith(("configs/", "tests/"))]

@@ -1,9 +1,11 @@
-"""Generated files are committed as they are generated, and the reference explains every key."""
+"""Generated files are committed as they are generated, the reference explains every key, a request passes few files."""
 
+import asyncio
 from pathlib import Path
 
 from scripts.generate.__main__ import all_files, outdated
 from scripts.generate.architecture_page import TERMS, imports_of, meaning
+from scripts.generate.trace_request import names, trace_request
 from serve.commands.operate.config_reference import markdown, sections
 
 SECTIONS = list(sections())
@@ -64,3 +66,19 @@ def test_the_pictures_follow_from_the_imports():
     assert {"http", "jobs", "speech"} <= rooms.keys()
     assert "speech" in rooms["jobs"]
     assert "protocols" not in rooms["http"]
+
+
+# What one streamed request passes on its way: fewer files and relays are welcome, more of them need a reason.
+
+MOST_FILES, MOST_FUNCTIONS, MOST_RELAYS = 125, 620, 16
+
+
+def test_a_streamed_request_passes_no_more_code_than_today():
+    recorder, ((first_s, last_s, audio),) = asyncio.run(trace_request(times=1))
+    functions, relays = names(recorder.functions), names(recorder.relays)
+    assert 0 < first_s < last_s
+    assert audio[:3] == b"ID3"
+    assert "serve/http/speech_response.py write_reply" in relays, "a task's own coroutine is one"
+    assert "pipeline/engine/loop.py EngineLoop._deliver" in functions, "the engine's thread is recorded"
+    figures = len({name.split()[0] for name in functions}), len(functions), len(relays)
+    assert all(have <= most for have, most in zip(figures, (MOST_FILES, MOST_FUNCTIONS, MOST_RELAYS), strict=True)), figures

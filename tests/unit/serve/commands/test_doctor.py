@@ -1,26 +1,36 @@
 """The doctor finds what is wrong, says what to do, and finds nothing where nothing is."""
 
 import json
+import os
 import resource
 import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
+from redis import Redis
 
 from pipeline.checkpoint.layout import MEL_DECODER_FILE
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
+from pipeline.model.gpu import roofline
 from pipeline.model.gpu.placement import sees_gpu
 from pipeline.native.compiler import library
 from pipeline.native.instructions import Instructions
-from serve.commands import doctor
+from pipeline.paths import triton_folder
+from serve.commands import doctor, doctor_gpu, doctor_redis
 from serve.commands.doctor import Finding, Status
-from serve.config.app_config import AppConfig
+from serve.commands.doctor_redis import redis_servers
+from serve.config.app_config import PROJECT, AppConfig, read_app_config
 from serve.config.config_file import check_file
 from tests.support.disks import small_disk
 from tests.support.machine import needs_native
+from tests.support.ports import free_port
+from tests.support.services import RedisServer
 
 ROOT = Path(__file__).resolve().parents[4]
 DEV = ROOT / "configs/dev.yaml"
@@ -204,3 +214,211 @@ def test_the_limit_of_descriptors_is_looked_at(limit: int, status: Status):
 def test_brackets_of_an_advice_are_printed(capsys):
     doctor.show([Finding("torch", Status.FAIL, "it is missing", "pip install 'chattts-serve[torch]'")])
     assert "pip install 'chattts-serve[torch]'" in capsys.readouterr().out
+
+
+# The doctor's questions to a GPU, answered where there is none.
+
+GPU = check_file(ROOT / "configs/gpu.yaml").app.pipeline
+GIB = 1 << 30
+
+
+def test_memory_follows_from_the_configuration():
+    def engine(**settings: object) -> int:
+        return roofline.engine_bytes(EngineConfig.model_validate({"device": "cuda", "dtype": "bfloat16"} | settings))
+
+    assert (
+        engine(slots=128) - engine(slots=64)
+        == roofline.kv_cache_bytes(EngineConfig(dtype="bfloat16", slots=64)) + 64 * roofline.REFINED
+    )
+    assert engine(kv_budget_mib=9000) == engine(), "a budget is a limit, not a need"
+    assert engine(kv="int8") < engine(weights="int8") < engine()
+    assert engine(prefill_rows=4) > engine(), "unused rows of a prefill have a slot of their own"
+    one, eight = (roofline.vocoder_bytes(VocoderConfig(device="cuda", rows=rows)) for rows in (1, 8))
+    assert eight > one
+    assert roofline.needed_bytes(PipelineConfig()) == 0
+    assert 8 * GIB < roofline.needed_bytes(GPU) < 11 * GIB, "5.9 GiB of KV cache, 0.4 of weights, one process"
+
+
+def test_why_there_is_no_gpu_names_the_driver():
+    cases = [
+        (("unknown", None), "built for CPUs only", "pip install torch"),
+        (("unknown", "13.0"), "no NVIDIA driver is loaded", "580 or newer"),
+        (("550.54.15", "13.0"), "550.54.15 is too old for torch's CUDA 13.0", "driver 580 or newer"),
+        (("550.54.15", "12.8"), "driver 550.54.15 is loaded", "CUDA_VISIBLE_DEVICES"),
+        (("580.65.06", "13.0"), "driver 580.65.06 is loaded", "--gpus all"),
+    ]
+    for given, expected, advice in cases:
+        found = doctor_gpu.why_no_gpu(*given)
+        assert expected in found[0]
+        assert advice in found[1]
+
+
+@pytest.mark.parametrize(
+    ("capability", "free", "total", "expected"),
+    [
+        ((7, 5), 80, 80, "compute capability 7.5"),
+        ((8, 9), 2, 80, "2048 MiB are free; predicted need"),
+        ((8, 9), 9, 9, "more than 85% of the 9216 MiB"),
+        ((9, 0), 80, 80, None),
+    ],
+)
+def test_a_gpu_that_is_too_old_or_too_full_is_refused(monkeypatch, capability, free, total, expected):
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        get_device_name=lambda number: "a GPU",
+        get_device_capability=lambda number: capability,
+        mem_get_info=lambda number: (free * GIB, total * GIB),
+    )
+    monkeypatch.setattr(doctor_gpu.torch, "cuda", cuda)
+    problem = doctor_gpu.gpu_problem(GPU)
+    assert (problem is None) if expected is None else expected in problem[0]
+    assert "driver" in doctor_gpu.described(GPU)
+
+
+def test_triton_needs_a_compiler_and_pythons_headers(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor_gpu.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    assert "Python.h is missing" in doctor_gpu.triton_problem()[0]
+    (tmp_path / "Python.h").touch()
+    assert doctor_gpu.triton_problem() is None
+    monkeypatch.setattr(doctor_gpu.shutil, "which", lambda name: None)
+    assert "no C compiler" in doctor_gpu.triton_problem()[0]
+    monkeypatch.setattr(doctor_gpu.importlib.util, "find_spec", lambda name: None)
+    assert "not installed" in doctor_gpu.triton_problem()[0]
+
+
+def test_kernels_are_kept_where_the_documented_container_can_write_and_load(monkeypatch, tmp_path):
+    """`docker run --read-only --tmpfs /tmp`: what the image sets is /data, and Docker mounts /tmp noexec."""
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    monkeypatch.setenv("CHATTTS_HOME", str(tmp_path / "data"))
+    assert triton_folder() == tmp_path / "data/triton"
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    assert "CHATTTS_HOME=/data" in dockerfile
+    assert "VOLUME /data" in dockerfile
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CHATTTS_HOME", str(tmp_path / "file"))
+    assert triton_folder().is_dir(), "a home that cannot be written costs the kernels of the next start, not the service"
+    found = subprocess.run(
+        [sys.executable, "-c", "import triton, pipeline.model.gpu.kernels.layer; print(triton.knobs.cache.dir)"],
+        env={name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | {"CHATTTS_HOME": str(tmp_path)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == str(tmp_path / "triton")
+
+
+NOEXEC = """
+mount -t tmpfs -o noexec none "$1" && exec "$2" -c 'from serve.commands.doctor_gpu import triton_problem as t; print(t())'
+"""
+
+
+def test_a_place_from_which_nothing_can_be_loaded_is_a_finding(tmp_path):
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", NOEXEC, "sh", str(tmp_path), sys.executable]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    if "mount" in done.stderr or "unshare" in done.stderr:
+        pytest.skip(f"no mounts of one's own here: {done.stderr.strip()}")
+    assert "takes no library" in done.stdout
+    assert "not mounted noexec" in done.stdout
+
+
+# Doctor's look at Redis: a server that cannot keep what the service promises is named before the service starts.
+
+FAIL, WARN, FINE = Status.FAIL, Status.WARN, Status.FINE
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"), "--maxmemory", "50mb")
+    yield server
+    server.kill()
+
+
+def as_store(url: str) -> AppConfig:
+    return read_app_config({"voices": {"store": url}})
+
+
+def as_cache(url: str) -> AppConfig:
+    return read_app_config({"cache": {"redis": url}})
+
+
+def as_both(url: str) -> AppConfig:
+    return read_app_config({"voices": {"store": url}, "cache": {"redis": url}})
+
+
+@pytest.mark.parametrize(
+    ("use", "settings", "expected"),
+    [
+        (as_store, {}, (FINE, "noeviction")),
+        (as_cache, {"maxmemory-policy": "allkeys-lru"}, (FINE, "allkeys-lru")),
+        (as_store, {"maxmemory-policy": "allkeys-lfu"}, (FAIL, "evicts records")),
+        (as_store, {"maxmemory-policy": "volatile-lru"}, (WARN, "time to live")),
+        (as_store, {"appendonly": "no"}, (WARN, "append-only")),
+        (as_store, {"replicaof": "127.0.0.1 1"}, (FAIL, "is a replica")),
+        (as_store, {"min-replicas-to-write": "1"}, (FAIL, "too few replicas")),
+        (as_store, {"maxmemory": "1"}, (FAIL, "no room left")),
+        (as_cache, {"maxmemory": "1"}, (FAIL, "not what is read")),
+        (as_cache, {}, (WARN, "once it is full")),
+        (as_both, {}, (WARN, "both store and cache")),
+    ],
+)
+def test_what_a_server_cannot_do_is_named(
+    server: RedisServer, use: Callable[[str], AppConfig], settings: dict[str, str], expected: tuple[Status, str]
+):
+    client = Redis.from_url(server.url)
+    client.flushall()
+    usual = {"maxmemory": "50mb", "maxmemory-policy": "noeviction", "appendonly": "yes", "min-replicas-to-write": "0"}
+
+    def change(settings: dict[str, str]) -> None:
+        for name, value in settings.items():
+            client.execute_command(*(("REPLICAOF", *value.split()) if name == "replicaof" else ("CONFIG", "SET", name, value)))
+
+    try:
+        change(settings)
+        findings = list(redis_servers(use(server.url)))
+    finally:
+        change({"replicaof": "no one", **usual})
+    status, words = expected
+    assert any(finding.status is status and words in finding.result for finding in findings), findings
+    assert all(finding.status in (status, WARN) and "redis://127.0.0.1" in finding.result for finding in findings)
+    assert not [name for name in client.scan_iter("*quota*") if b"doctor" in name], "nothing stays of it but four small keys"
+
+
+def test_a_server_that_is_away_hangs_or_wants_a_password_is_named_without_one(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(doctor_redis, "TIMEOUT_S", 0.3)
+    server = RedisServer(tmp_path)
+    Redis.from_url(server.url).config_set("requirepass", "right")
+    try:
+        for url, words in (
+            (f"redis://:wrong@127.0.0.1:{server.port}/0", "password"),
+            (f"redis://:right@127.0.0.1:{server.port}/0", "answers"),
+            (f"redis://:right@127.0.0.1:{server.port}/99", "no database"),
+            (f"redis://:right@127.0.0.1:{free_port()}", "does not answer"),
+        ):
+            found = " ".join(finding.result + finding.advice for finding in redis_servers(as_store(url)))
+            assert words in found
+            assert not {"right", "wrong"} & set(found.replace("@", " ").replace(":", " ").split())
+        server.freeze()
+        (finding,) = redis_servers(as_store(f"redis://:right@127.0.0.1:{server.port}/0"))
+        assert (finding.status, "does not answer" in finding.result) == (FAIL, True)
+    finally:
+        server.kill()
+
+
+def test_an_old_release_and_a_cluster_are_refused():
+    facts = {"redis_version": "6.0.16", "cluster_enabled": 1, "maxmemory_policy": "noeviction", "aof_enabled": 1}
+    found = [finding.result for finding in doctor_redis._problems("here", ["voices.store"], facts)]
+    assert found == ["here is release 6.0.16", "here is part of a cluster"]
+
+
+def test_compose_and_kubernetes_keep_store_and_cache_apart():
+    services = yaml.safe_load((PROJECT / "compose.yaml").read_text())["services"]
+    store, cache = (services[name]["command"] for name in ("store", "cache"))
+    assert "noeviction" in store
+    assert store[store.index("--appendonly") + 1] == "yes"
+    assert "allkeys-lru" in cache
+    variables = services["chattts"]["environment"]
+    assert (variables["CHATTTS_REDIS"], variables["CHATTTS_REDIS_CACHE"]) == ("redis://store:6379/0", "redis://cache:6379/0")

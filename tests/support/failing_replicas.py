@@ -1,10 +1,14 @@
-"""The service with acoustic replicas whose GPU fails as CUDA does: no memory in a step or at load; the device is gone.
+"""The service with acoustic replicas that fail: they die of words, or their GPU fails as CUDA does.
 
-The GPUs exist on paper; which of them fails, and how, stands in a file. What is raised is what torch raises on a real one.
+A replica that dies is a real process that really ends, in the middle of a sequence. The GPUs exist on
+paper; which of them fails, and how, stands in a file. What is raised is what torch raises on a real one.
 """
 
+import asyncio
 import json
 import os
+from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,6 +19,8 @@ from ray.serve import Application
 
 from pipeline.engine.cpu_runner import CpuRunner
 from pipeline.engine.scheduler import Plan
+from pipeline.errors import SynthesisError
+from pipeline.types import Prompt, StepBlock
 from serve import app
 from serve.deployments.acoustic_model import AcousticModel
 from serve.deployments.replica_info import replica_info
@@ -22,7 +28,7 @@ from serve.deployments.replica_info import replica_info
 PLAN_FILE = "gpu-faults.json"  # in $RAY_TMPDIR: GPU -> fault
 HITS_FILE = "gpu-hits.txt"  # a line each time that it fails
 IN_A_STEP, AT_LOAD, GONE = "out of memory in a step", "out of memory at load", "gone"
-STEPS_BEFORE = 12  # of the sequence, before its GPU fails
+STEPS_BEFORE = 12  # of the sequence, before its replica dies or its GPU fails: no audio yet
 ERRORS: dict[str, RuntimeError] = {
     IN_A_STEP: torch.OutOfMemoryError(
         "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.11 GiB"
@@ -81,6 +87,32 @@ def fail_if_planned(*kinds: str) -> None:
             raise ERRORS[kind]
 
 
-def build_app(args: dict[str, Any]) -> Application:
+def failing_gpus(args: dict[str, Any]) -> Application:
     with mock.patch.object(app, "AcousticModel", serve.deployment(name="AcousticModel")(FailingGpu)):
+        return app.build_app(args)
+
+
+FRAGILE = "fragile"  # ends the first replica that speaks it, no other
+POISON = "poison"  # ends every replica that speaks it
+DEATHS_FILE = "deaths.txt"  # in $RAY_TMPDIR: a line a death
+ON_THE_WAY_S = 0.1  # until they have left its process
+
+
+class FragileModel(AcousticModel.func_or_class):  # type: ignore[misc, name-defined]
+    """Dies of certain words."""
+
+    async def generate(self, prompt: Prompt, *rest: Any) -> AsyncGenerator[StepBlock | SynthesisError, None]:
+        text, path = prompt.segment.text.lower(), Path(os.environ["RAY_TMPDIR"]) / DEATHS_FILE
+        async for block in super().generate(prompt, *rest):
+            if isinstance(block, StepBlock) and (POISON in text or (FRAGILE in text and not path.exists())):
+                yield replace(block, hidden=block.hidden[:STEPS_BEFORE], codes=block.codes[:STEPS_BEFORE], finish=None)
+                await asyncio.sleep(ON_THE_WAY_S)
+                with path.open("a") as deaths:
+                    deaths.write(f"{os.getpid()}\n")
+                os._exit(1)
+            yield block
+
+
+def fragile_replicas(args: dict[str, Any]) -> Application:
+    with mock.patch.object(app, "AcousticModel", serve.deployment(name="AcousticModel")(FragileModel)):
         return app.build_app(args)

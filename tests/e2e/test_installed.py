@@ -1,0 +1,196 @@
+"""What is installed serves: a wheel, a fresh environment, a container."""
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import wave
+from pathlib import Path
+
+import pytest
+import requests
+
+from serve.config.app_config import PROJECT
+from tests.support.image import fill, the
+from tests.support.services import needed_program
+from tests.support.started import started
+from tests.support.wheel import build_wheel, install_wheel
+
+pytestmark = pytest.mark.nightly
+
+# The service of an installed wheel, started outside the checkout by the one command that people type.
+
+
+@pytest.mark.timeout(1200)
+def test_an_installed_wheel_serves_and_offers_its_source(home: Path, folder: Path, tmp_path: Path):
+    prefix, elsewhere = tmp_path / "prefix", tmp_path / "elsewhere"
+    environment = install_wheel(build_wheel(tmp_path), prefix)
+    elsewhere.mkdir()
+    program = (str(prefix / "bin/chattts-serve"), "start")
+    paths = {name: environment[name] for name in ("PYTHONPATH", "PATH")}
+    with started(home=home, folder=folder, program=program, where=elsewhere, **paths) as service:
+        service.wait_until_ready()
+        body = {"input": "Five one one.", "seed": 1, "response_format": "wav"}
+        reply = requests.post(f"{service.url}/v1/audio/speech", json=body, timeout=120)
+        assert (reply.status_code, reply.content[:4]) == (200, b"RIFF")
+        archive = requests.get(f"{service.url}/source.tar.gz", timeout=60).content
+        with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
+            names = set(packed.getnames())
+        assert {"chattts-serve/serve/app.py", "chattts-serve/pyproject.toml", "chattts-serve/LICENSE"} <= names
+        assert not [name for name in names if name.startswith("chattts-serve/tests/")], "it is the checkout that answers"
+        service.process.terminate()
+        assert service.exit_code() == 0
+
+
+# A fresh virtual environment with what serving on a CPU needs: no torch in it, it speaks, and says what it lacks.
+
+MB = 1_000_000
+HEAVY = re.compile(r"torch|triton|nvidia|cuda|chattts$|transformers|vocos|vector-quantize|numba|scipy", re.IGNORECASE)
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the environment."""
+    folder = tmp_path_factory.mktemp("fresh")
+    venv = folder / "venv"
+    wheel = build_wheel(folder)
+    for command in ([sys.executable, "-m", "venv", str(venv)], [str(venv / "bin/pip"), "install", "--quiet", str(wheel)]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode and "venv" in command[:3]:
+            pytest.fail(done.stderr)
+        if done.returncode:
+            unreachable = "No matching distribution" in done.stderr or "ConnectionError" in done.stderr
+            (pytest.skip if unreachable and os.environ.get("CHATTTS_ALL_TOOLS") != "1" else pytest.fail)(done.stderr[-500:])
+    return venv
+
+
+def run(fresh: Path, home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command of that environment, in a folder that is no checkout."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = inherited | {"CHATTTS_HOME": str(home), "PATH": f"{fresh / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(
+        [str(fresh / "bin" / words[0]), *words[1:]], cwd=fresh, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_it_has_no_torch_and_is_small(fresh: Path, home: Path):
+    listed = json.loads(run(fresh, home, "pip", "list", "--format", "json").stdout)
+    names = [package["name"] for package in listed]
+    assert "ray" in names
+    assert not [name for name in names if HEAVY.match(name)]
+    size = sum(path.lstat().st_size for path in fresh.rglob("*") if path.is_file())
+    assert size < 1000 * MB, "docs/installing.md and the Makefile name some 700 MB"
+
+
+def test_every_command_says_what_it_needs(fresh: Path, home: Path):
+    plain = "start,say,read,doctor,keys,weights fetch,weights make,config show,drain,leave"
+    for command in plain.split(","):
+        done = run(fresh, home, "chattts-serve", *command.split(), "--help")
+        assert done.returncode == 0, done.stderr
+    for command, extra in (("size", "torch"), ("weights convert", "torch"), ("bench", "bench"), ("judge", "judge")):
+        done = run(fresh, home, "chattts-serve", *command.split(), "--help")
+        assert done.returncode == 1, command
+        assert f"pip install 'chattts-serve[{extra}]'" in done.stderr
+
+
+def test_a_configuration_that_needs_torch_is_refused_with_what_to_install(fresh: Path, home: Path, tmp_path: Path):
+    text = (PROJECT / "configs/dev.yaml").read_text()
+    path = tmp_path / "windows.yaml"
+    assert "vocoder: {threads: 1}" in text
+    text = text.replace("vocoder: {threads: 1}", "vocoder: {threads: 1, method: windows}")
+    path.write_text(text.replace("source: configs/dev.yaml", f"source: {path}"))
+    for command in ("start", "doctor"):
+        done = run(fresh, home, "chattts-serve", command, str(path))
+        assert done.returncode == 1
+        said = " ".join((done.stdout + done.stderr).split())
+        assert "pip install 'chattts-serve[torch]'" in said
+        assert "vocoder.method windows" in said
+
+
+@pytest.mark.timeout(1200)
+def test_it_serves_and_speaks(fresh: Path, folder: Path, tmp_path: Path):
+    home = tmp_path / "a home"
+    home.mkdir()
+    paths = {"PYTHONPATH": "", "PATH": f"{fresh / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    program = (str(fresh / "bin/chattts-serve"), "start")
+    with started(home=home, folder=folder, program=program, prefix=fresh, where=tmp_path, **paths) as service:
+        service.wait_until_ready()
+        body = {"input": "Five one one.", "seed": 1, "response_format": "wav"}
+        reply = requests.post(f"{service.url}/v1/audio/speech", json=body, timeout=120)
+        assert (reply.status_code, reply.content[:4]) == (200, b"RIFF")
+        assert len(reply.content) > 24_000
+        reply = requests.post(f"{service.url}/v1/audio/speech", json=body | {"seed_mode": "upstream"}, timeout=120)
+        assert reply.status_code == 400
+        assert "pip install 'chattts-serve[torch]'" in reply.text
+        service.process.terminate()
+        assert service.exit_code() == 0
+
+
+# The image's entry point without a daemon: another user, a read-only tree, a network of its own, a real Prometheus.
+
+# Runs in the network of the container: waits until the health check is content, speaks, waits until Prometheus has our metrics.
+INSIDE = """
+set -eu
+ip link set lo up
+setpriv --reuid=1000 --regid=100 --clear-groups "$PYTHON" {entry} > "$DATA/log" 2>&1 &
+service=$!
+for i in $(seq 400); do {health} > /dev/null 2>&1 && break; kill -0 $service; sleep 0.5; done
+{health}
+curl -sf localhost:8000/v1/audio/speech -H 'Content-Type: application/json' \
+     -d '{{"input": "Five one one.", "seed": 1, "response_format": "wav"}}' -o "$DATA/hello.wav"
+prometheus --config.file="$DATA/prometheus.yaml" --storage.tsdb.path="$DATA/tsdb" --web.listen-address=127.0.0.1:9090 \
+     > "$DATA/prometheus.log" 2>&1 &
+prometheus=$!
+query='http://localhost:9090/api/v1/query?query=ray_chattts_requests_total'
+for i in $(seq 180); do curl -s "$query" > "$DATA/answer" || true; grep -q '"value"' "$DATA/answer" && break; sleep 0.5; done
+curl -s http://localhost:9090/api/v1/targets > "$DATA/targets"
+kill $prometheus
+kill $service
+wait $service
+"""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(os.getuid() != 0, reason="only root changes user and network")
+def test_docker_run_speaks_and_prometheus_sees_it():
+    needed_program("prometheus", "prometheus")
+    needed_program("curl", "curl")
+    needed_program("ip", "iproute2")
+    needed_program("setpriv", "util-linux")
+    unshare = needed_program("unshare", "util-linux")
+    with tempfile.TemporaryDirectory(prefix="image-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        root = Path(name)
+        root.chmod(0o755)
+        workdir = fill(root / "image")
+        for path in (workdir, *workdir.rglob("*")):
+            path.chmod(0o555 if path.is_dir() or os.access(path, os.X_OK) else 0o444)
+        data, ray = root / "data", root / "ray"
+        for folder in (data, ray):
+            folder.mkdir()
+            shutil.chown(folder, 1000, 100)
+        text = (PROJECT / "container/prometheus.yaml").read_text()
+        text = text.replace("/etc/prometheus/rules.yaml", str(PROJECT / "k8s/monitoring/rules.yaml"))
+        text = text.replace("/ray/ray/", f"{ray}/ray/").replace("10s", "2s")
+        (data / "prometheus.yaml").write_text(text)
+        health = json.loads(the("HEALTHCHECK").partition("CMD")[2])
+        entry = " ".join(json.loads(the("ENTRYPOINT"))[1:])
+        script = INSIDE.format(entry=entry, health=" ".join([f'"$PYTHON" -c "{health[2]}"']))
+        inherited = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
+        folders = {"PYTHONPATH": str(workdir), "CHATTTS_HOME": str(data), "DATA": str(data), "RAY_TMPDIR": str(ray)}
+        environment = inherited | folders | {"PYTHON": sys.executable}
+        command = [unshare, "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", script]
+        done = subprocess.run(command, cwd=workdir, env=environment, capture_output=True, text=True, timeout=800)
+        log = (data / "log").read_text()
+        assert done.returncode == 0, done.stderr[-2000:] + log[-4000:]
+        assert "device cpu, float32, as in dev.yaml" in log
+        with wave.open(str(data / "hello.wav")) as file:
+            assert file.getnframes() > 0.3 * file.getframerate()
+        assert '"value"' in (data / "answer").read_text()
+        targets = json.loads((data / "targets").read_text())["data"]["activeTargets"]
+        health_of = {re.sub(r":\d+$", "", target["labels"]["job"]): target["health"] for target in targets}
+        assert health_of == {"ray": "up", "haproxy": "up"}, targets
