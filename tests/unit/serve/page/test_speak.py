@@ -211,6 +211,8 @@ def test_the_shown_code_gets_the_same_bytes(browser, tmp_path: Path):
     async def see(page: Page) -> None:
         await write(page, "#input", text)
         await write(page, "#seed", "12")
+        await page.click("#go")
+        await page.until(FINISHED)  # before, there is nothing to download and no format to choose
         await choose(page, "#download-format", "wav")
         codes.extend([await page.run(text_of(f"#code-{name}")) for name in ("curl", "python")])
 
