@@ -42,6 +42,8 @@ class Tongue:
     cancels: Callable[[str], Frame] | None
     understands: Callable[[bytes | str], Heard]
     has_contexts: bool = True
+    keeps_socket: bool = True
+    """a refused message leaves the socket open"""
 
     def url(self, port: int, seed: int = 7) -> str:
         return f"ws://127.0.0.1:{port}{self.path.format(seed=seed)}"
@@ -59,7 +61,8 @@ def _own(frame: bytes | str) -> Heard:
 def _elevenlabs(frame: bytes | str) -> Heard:
     message = json.loads(frame)
     assert CANARY not in json.dumps(message)
-    kind = "refused" if "error" in message else "over" if message.get("isFinal") else "audio"
+    is_over = message.get("isFinal") or message.get("is_final")
+    kind = "refused" if "error" in message else "over" if is_over else "audio"
     audio = base64.b64decode(message.get("audio") or "")
     return Heard(kind, audio, message.get("contextId") or "", message.get("error", ""))
 
@@ -110,6 +113,27 @@ DEEPGRAM = Tongue(
     lambda context: {"type": "Clear"},
     _deepgram,
     has_contexts=False,
+    keeps_socket=False,
+)
+ELEVENLABS_SINGLE = replace(
+    ELEVENLABS,
+    name="elevenlabs single",
+    path=ELEVENLABS.path.replace("multi-", ""),
+    begins=lambda context, seed: [{"text": " "}],
+    says=lambda context, text: {"text": text},
+    flushes=lambda context: {"text": " ", "flush": True},
+    ends=lambda context: [{"text": ""}],
+    keeps_socket=False,
+)
+ELEVENLABS_DIALOGUE = replace(
+    ELEVENLABS,
+    name="elevenlabs dialogue",
+    path="/v1/text-to-dialogue/multi-stream-input?output_format=pcm_24000&seed={seed}",
+    begins=lambda context, seed: [{"context_id": context, "voices": ["default"]}],
+    says=lambda context, text: {"context_id": context, "inputs": [{"text": text, "voice_id": "default"}]},
+    flushes=lambda context: {"context_id": context, "flush": True},
+    ends=lambda context: [{"context_id": context, "close_context": True}],
+    keeps_socket=False,
 )
 TONGUES = (OWN, ELEVENLABS, DEEPGRAM)
 

@@ -15,10 +15,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from pipeline.store.store import Store
-from serve.access.api_keys import NAMESPACE, Quota
+from serve.access.api_keys import Quota
 from serve.access.authentication import Authenticator
 from serve.access.quotas import LocalQuotas
-from serve.config.app_config import ConversationsConfig, LimitsConfig
+from serve.config.app_config import LimitsConfig
 from serve.http import conversation_socket
 from tests.support.fakes import Speaker, make_services
 from tests.support.guarded import add, guarded, ring_of
@@ -67,12 +67,6 @@ def talking(live: Live, **headers: str) -> Iterator[Client]:
 
 def audio_of(heard: list[dict[str, Any]], context: str = "main") -> bytes:
     return b"".join(base64.b64decode(one["audio"]) for one in heard if one["type"] == "audio" and one["context"] == context)
-
-
-@pytest.fixture(scope="module")
-def quiet():
-    with serving(make_services(Speaker(), conversations=ConversationsConfig(idle_timeout_s=0.05, max_sockets=2))) as server:
-        yield server
 
 
 def test_a_text_at_once_has_the_bytes_of_the_http_reply(live):
@@ -201,30 +195,6 @@ def test_a_message_is_measured_in_bytes_as_in_http_and_beyond_a_mebibyte_the_soc
         assert client.closed()[0] == 1009
 
 
-def test_a_client_that_leaves_frees_everything():
-    speaker = Speaker(chunks=None, pause_s=0.001)
-    services = make_services(speaker)
-    with serving(services) as server:
-        with talking(server) as client:
-            client.say("open", speech=PCM)
-            client.say("text", text="Endless.")
-            client.say("flush")
-            client.until("audio")
-            assert services.conversations.open_now == 1
-        wait_until(lambda: speaker.closed == 1)
-        wait_until(lambda: services.conversations.open_now == services.speech.admission.in_flight == 0)
-
-
-def test_a_silent_socket_is_closed_and_too_many_are_refused(quiet):
-    with talking(quiet) as client:
-        assert client.closed() == (1000, "idle for 0.05 s")
-    services = make_services(Speaker(), conversations=ConversationsConfig(max_sockets=0))
-    with serving(services) as server, talking(server) as client:
-        refused = client.hear()
-        assert (refused["status"], refused["error"]["code"]) == (429, "overloaded")
-        assert client.closed()[0] == 1013
-
-
 def test_a_replica_that_stops_says_so_and_finishes_what_was_flushed():
     services = make_services(Speaker(chunks=3, pause_s=0.05))
     with serving(services) as server, talking(server) as client:
@@ -239,23 +209,6 @@ def test_a_replica_that_stops_says_so_and_finishes_what_was_flushed():
         heard = client.until("finished", part=1)
         assert "going_away" in [one["type"] for one in heard]
         assert client.closed() == (1001, "the service is about to stop; connect again")
-
-
-def test_a_key_that_is_revoked_ends_its_open_socket(store: Store):
-    key, key_id = add(store)
-    add(store)
-    ring = ring_of(store)
-    with (
-        guarded(Authenticator(ring)) as server,
-        connect(server.url.replace("http", "ws") + PATH, additional_headers={"x-api-key": key}) as connection,
-    ):
-        client = Client(connection)
-        client.say("open", speech=PCM)
-        client.until("opened")
-        store.delete(NAMESPACE, key_id)
-        ring.refresh()
-        assert client.hear()["error"]["code"] == "invalid_api_key"
-        assert client.closed() == (1008, "invalid_api_key")
 
 
 @pytest.mark.parametrize("container", ["pcm", "mp3"])

@@ -1,7 +1,5 @@
 """Middleware: request ids, keys, and permits that last as long as the reply."""
 
-import asyncio
-import json
 import time
 
 import pytest
@@ -12,9 +10,8 @@ from serve.access.api_keys import Quota
 from serve.access.authentication import Authenticator
 from serve.access.quotas import LocalQuotas
 from serve.config.app_config import LimitsConfig
-from serve.protocols.api import create_api
-from tests.support.fakes import Speaker, make_services
-from tests.support.guarded import LOOPBACK, add, guarded, ring_of, speak
+from tests.support.fakes import Speaker
+from tests.support.guarded import add, guarded, ring_of, speak
 from tests.support.waiting import wait_until
 
 
@@ -72,31 +69,3 @@ def test_a_failing_route_gives_its_permit_back(store: Store):
             except requests.exceptions.ChunkedEncodingError:
                 assert fails_at == 2
             wait_until(lambda: quotas.streams(key_id) == 0)
-
-
-def test_websockets_need_a_key_too(store: Store):
-    add(store)
-    services = make_services(Speaker())
-    object.__setattr__(services, "authenticator", Authenticator(ring_of(store)))
-    sent = []
-
-    async def ask() -> None:
-        async def send(message):
-            sent.append(message)
-
-        async def receive():
-            return {"type": "websocket.connect"}
-
-        scope = {
-            "type": "websocket",
-            "path": "/v1/audio/speech/stream",
-            "headers": [],
-            "client": (LOOPBACK, 1),
-            "query_string": b"",
-        }
-        await create_api(lambda: services)(scope, receive, send)
-
-    asyncio.run(ask())
-    began, said = sent
-    assert (began["type"], began["status"]) == ("websocket.http.response.start", 401), "before the upgrade"
-    assert json.loads(said["body"])["error"]["code"] == "missing_api_key"

@@ -20,7 +20,6 @@ from tests.support.elevenlabs_client import Client, audio_of
 from tests.support.fakes import Speaker, make_services
 from tests.support.guarded import add, guarded, ring_of
 from tests.support.live_server import CANARY, Live, serving
-from tests.support.waiting import wait_until
 
 PART = 5 * 9600  # bytes of what the server speaks for every text
 
@@ -177,17 +176,6 @@ def test_failures_and_want_of_room(store: Store):
             [("missing_api_key", "c")],
             1008,
         )
-
-
-def test_a_client_that_leaves_leaves_nothing_behind():
-    speaker = Speaker(chunks=None, pause_s=0.001)
-    services = make_services(speaker)
-    with serving(services) as live:
-        with talking(live) as client:
-            client.say(**C, voices=["alloy"], inputs=[line("An endless text.")], flush=True)
-            assert client.hear()["audio"]
-        wait_until(lambda: speaker.closed == speaker.opened == 1 and services.conversations.open_now == 0)
-        assert services.speech.admission.in_flight == 0
 
 
 TURNS = [

@@ -5,13 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from websockets.sync.client import connect
 
 from pipeline.errors import NoSpeakableText
 from pipeline.store.store import Store
-from serve.access.api_keys import NAMESPACE
 from serve.access.authentication import Authenticator
 from serve.config.app_config import ConversationsConfig, LimitsConfig
 from serve.http import anteroom
@@ -22,7 +19,6 @@ from tests.support.elevenlabs_client import Client, audio_of
 from tests.support.fakes import Speaker, make_services
 from tests.support.guarded import add, guarded, ring_of
 from tests.support.live_server import CANARY, Live, serving
-from tests.support.waiting import wait_until
 
 NO_TIMES = {"alignment": None, "normalizedAlignment": None}
 END = {"audio": None, "isFinal": True, **NO_TIMES}
@@ -147,24 +143,6 @@ def test_what_livekit_sends(live):
         assert (audio_of(mine), mine[-1]) == (live.speak(seed=7).content, {**END, **named(f"c{number}")})
 
 
-@pytest.mark.slow
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.integers(0, 61), max_size=12))
-def test_the_audio_never_depends_on_how_the_text_was_cut(live, cuts):
-    text = "So this is 1.5 of the first sentence. And here is the second 😀."
-    units = text.encode("utf-16-le")
-    places = [0, *sorted(2 * cut for cut in cuts), len(units)]
-    pieces = [units[start:end].decode("utf-16-le", "surrogatepass") for start, end in itertools.pairwise(places)]
-    with talking(live, multi=False) as client:
-        client.say(text=" ")
-        for piece in filter(None, pieces):
-            client.say(text=piece)
-        client.say(text="")
-        heard, code, _ = client.closed()
-    assert (len(audio_of(heard)), code) == (2 * 5 * 9600, 1000)
-    assert texts_of(live, 2) == [text[:38], text[38:]]
-
-
 def test_a_closed_context_finishes_what_was_flushed_and_drops_the_rest(live):
     with talking(live) as client:
         client.say(text="This is spoken.", context_id="c", flush=True)
@@ -276,18 +254,6 @@ def test_overload_and_idleness():
         assert client.closed() == ([], 1000, "idle for 2 s")
 
 
-def test_a_client_that_leaves_leaves_nothing_behind():
-    speaker = Speaker(chunks=None, pause_s=0.001)
-    services = make_services(speaker)
-    with serving(services) as live:
-        with talking(live) as client:
-            for name in ("a", "b"):
-                client.say(text="An endless text.", context_id=name, flush=True)
-            assert {client.hear()["contextId"] for _ in range(40)} == {"a", "b"}
-        wait_until(lambda: speaker.closed == speaker.opened == 2 and services.conversations.open_now == 0)
-        assert services.speech.admission.in_flight == 0
-
-
 def test_without_a_key(store: Store, monkeypatch):
     monkeypatch.setattr(anteroom, "MOST_S", 0.5)
     add(store)
@@ -298,31 +264,3 @@ def test_without_a_key(store: Store, monkeypatch):
             heard, code, _ = client.closed()
         assert [(one["error"], one["code"], one.get("context_id")) for one in heard] == [("missing_api_key", 1008, context)]
         assert code == 1008
-
-
-@pytest.mark.parametrize("multi", [True, False])
-def test_a_key_that_is_revoked_ends_its_open_socket(store: Store, multi: bool):
-    key, key_id = add(store)
-    add(store)
-    ring = ring_of(store)
-    path = f"/v1/text-to-speech/alloy/{'multi-' if multi else ''}stream-input?output_format=pcm_24000"
-    with guarded(Authenticator(ring)) as live:
-        with connect(live.url.replace("http", "ws") + path, additional_headers={"xi-api-key": key}) as connection:
-            client = Client(connection)
-            client.say(text="One. ", flush=True)
-            assert client.hear()["audio"]
-            store.delete(NAMESPACE, key_id)
-            ring.refresh()
-            heard, code, _ = client.closed()
-        wait_until(lambda: live.services.conversations.open_now == 0)
-    assert ([one["error"] for one in heard if "error" in one], code) == (["invalid_api_key"], 1008)
-
-
-def test_a_service_that_stops_finishes_what_was_flushed():
-    services = make_services(Speaker(pause_s=0.02))
-    with serving(services) as live, talking(live) as client:
-        client.say(text="One.", context_id="c", flush=True)
-        assert client.hear()["audio"]
-        services.conversations.leave()
-        heard, code, _ = client.closed()
-    assert (len(audio_of(heard)), code) == (4 * 9600, 1001)

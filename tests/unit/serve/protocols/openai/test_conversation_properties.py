@@ -18,7 +18,7 @@ from tests.support.demo_voice import DemoSpeaker, demo_speaker
 from tests.support.effort import examples
 from tests.support.guarded import add, guarded, ring_of
 from tests.support.live_server import Live
-from tests.support.tongues import TONGUES, Tongue, files_open, talking, tasks_left
+from tests.support.tongues import ELEVENLABS_SINGLE, TONGUES, Tongue, files_open, talking, tasks_left
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -79,7 +79,7 @@ async def spoken(demo: Demo, tongue: Tongue, *pieces: str, seed: int = 7) -> byt
     return audio
 
 
-@pytest.mark.parametrize("tongue", TONGUES, ids=lambda tongue: tongue.name)
+@pytest.mark.parametrize("tongue", [*TONGUES, ELEVENLABS_SINGLE], ids=lambda tongue: tongue.name)
 @settings(max_examples=examples(15), deadline=None)
 @given(places=st.lists(st.integers(0, len(TEXT) + 1), max_size=12))
 def test_any_cut_of_a_text_into_messages_has_the_same_bytes(demo: Demo, tongue: Tongue, places: list[int]):

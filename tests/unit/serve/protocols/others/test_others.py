@@ -9,15 +9,12 @@ import requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.store.store import Store
-from serve.access.authentication import Authenticator
 from serve.protocols.others.kokoro import CaptionedBody
 from serve.protocols.others.piper import PiperBody
 from serve.protocols.others.vapi import VapiQuery
 from tests.support.demo_voice import demo_speaker
 from tests.support.effort import examples
 from tests.support.fakes import Speaker, make_services
-from tests.support.guarded import add, guarded, ring_of
 from tests.support.live_server import CANARY, Live, serving
 from tests.support.pages import section
 
@@ -153,16 +150,6 @@ def test_what_is_refused_has_the_error_of_its_protocol(live: Live, path, body, s
         assert reply.json()["detail"]["error"] == code
     else:
         assert code in (None, reply.json()["error"]["code"])
-
-
-def test_vapis_header_is_a_key(store: Store):
-    key, _ = add(store)
-    with guarded(Authenticator(ring_of(store))) as live:
-        assert said(live, VAPI, voice_request()).status_code == 401
-        assert said(live, VAPI, voice_request(), headers={"x-vapi-secret": "ck-wrong"}).status_code == 401
-        assert said(live, VAPI, voice_request(), headers={"x-vapi-secret": key}).status_code == 200
-        refused = said(live, CAPTIONED, {"input": TEXT})
-        assert (refused.status_code, refused.json()["detail"]["error"]) == (401, "missing_api_key")
 
 
 def test_a_full_service_says_so_to_each_of_them():

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import AtCapacity, EngineDead, EngineFault
 from pipeline.store.store import Store
 from pipeline.types import Lane, PronunciationKind
-from serve.access.api_keys import Quota, Scope
+from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator
 from serve.access.idempotency import seed_of
 from serve.config.app_config import ConversationsConfig, LimitsConfig
@@ -123,37 +122,13 @@ def test_an_empty_stream_is_refused(caller: Caller):
     assert refusal(lambda: caller.stream()) == ("INVALID_ARGUMENT", "missing_field")
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (AtCapacity("full", retry_after_s=1.0), "RESOURCE_EXHAUSTED"),
-        (EngineFault("no"), "INTERNAL"),
-        (EngineDead("the replica has died"), "UNAVAILABLE"),
-        (RuntimeError(CANARY), "INTERNAL"),
-    ],
-)
-@pytest.mark.parametrize("fails_at", [0, 2])
-def test_failures_have_a_status_too(error: Exception, code: str, fails_at: int):
-    """Also in the middle of a stream, behind its first audio."""
-    with riva_serving(make_services(Speaker(chunks=4, fails_at=fails_at, error=error))) as address:
-        caller = Caller(address)
-        for call in (lambda: caller.whole(text=TEXT), lambda: caller.stream({"text": TEXT})):
-            found, detail = refusal(call)
-            assert found == code
-            assert CANARY not in detail
-
-
-@pytest.mark.parametrize("leaves", ["cancels", "deadline"])
-def test_who_leaves_frees_the_model(leaves: str):
+def test_a_deadline_frees_the_model():
     speaker = Speaker(chunks=None, pause_s=0.005)
     services = make_services(speaker)
     with riva_serving(services) as address:
-        replies = Caller(address).stream({"text": TEXT}, timeout=60 if leaves == "cancels" else 0.5)
+        replies = Caller(address).stream({"text": TEXT}, timeout=0.5)
         next(replies)
-        if leaves == "cancels":
-            replies.cancel()
-        else:
-            assert refusal(lambda: replies)[0] == "DEADLINE_EXCEEDED"
+        assert refusal(lambda: replies)[0] == "DEADLINE_EXCEEDED"
         wait_until(lambda: speaker.closed == speaker.opened == 1 and not services.speech.admission.in_flight, 30)
 
 
@@ -215,23 +190,13 @@ def test_a_replica_that_stops_speaks_the_texts_that_have_arrived():
     assert sum(len(reply.audio) for reply in heard) == 3 * SECOND
 
 
-def test_keys_are_metadata(store: Store):
-    key, key_id = add(store, quota=Quota(requests_per_s=None, streams=None, characters_a_day=20), lanes=(Lane.INTERACTIVE,))
-    without, _ = add(store, scopes=(Scope.TEXT,))
-    speaker = Speaker()
-    services = make_services(speaker)
+def test_any_key_lists_the_voices(store: Store):
+    key, _ = add(store, scopes=(Scope.TEXT,))
+    services = make_services(Speaker())
     object.__setattr__(services, "authenticator", Authenticator(ring_of(store)))
     with riva_serving(services) as address:
-        assert refusal(lambda: Caller(address).whole(text=TEXT)) == ("UNAUTHENTICATED", "missing_api_key")
         assert refusal(lambda: Caller(address).config()) == ("UNAUTHENTICATED", "missing_api_key")
-        wrong, other = Caller(address, authorization="Bearer ck-wrong"), Caller(address, authorization=f"Bearer {without}")
-        assert refusal(lambda: wrong.stream({"text": TEXT})) == ("UNAUTHENTICATED", "invalid_api_key")
-        assert refusal(lambda: other.whole(text=TEXT)) == ("PERMISSION_DENIED", "scope_missing")
-        assert other.config().model_config
-        right = Caller(address, authorization=f"Bearer {key}")
-        right.whole(text=TEXT)
-        assert (speaker.requests[-1].scheduling.tenant, speaker.requests[-1].scheduling.lane) == (key_id, Lane.INTERACTIVE)
-        assert refusal(lambda: right.whole(text=TEXT)) == ("RESOURCE_EXHAUSTED", "quota_exceeded")
+        assert Caller(address, authorization=f"Bearer {key}").config().model_config
 
 
 @pytest.mark.parametrize("method", ["Synthesize", "SynthesizeOnline", "GetRivaSynthesisConfig"])

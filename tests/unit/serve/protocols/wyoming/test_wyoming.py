@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,18 +19,12 @@ from wyoming.info import Describe, Info, SelectProgram
 from wyoming.ping import Ping, Pong
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeVoice
 
-from pipeline.errors import AtCapacity, EngineDead, EngineFault, NoSpeakableText
-from pipeline.store.store import Store
-from pipeline.types import Lane
-from serve.access.api_keys import Quota, Scope
-from serve.access.authentication import Authenticator
 from serve.config.app_config import ConversationsConfig, LimitsConfig
 from serve.config.protocols import WyomingConfig
 from serve.http.services import Services
 from serve.protocols.wyoming.listener import WyomingListener
 from tests.support.effort import examples
 from tests.support.fakes import Speaker, make_services
-from tests.support.guarded import add, ring_of
 from tests.support.home_assistant import home_assistant_reads, home_assistant_streams
 from tests.support.live_server import CANARY
 from tests.support.ports import free_port
@@ -220,30 +213,6 @@ def test_what_is_wrong_is_said_and_ends_the_stream(events: list[Event], code: st
 
 
 @pytest.mark.parametrize(
-    ("error", "fails_at"),
-    [
-        (NoSpeakableText("nothing"), 0),  # behind audio it is a part that is left out
-        *((error, at) for error in (EngineFault("no"), EngineDead("dead"), RuntimeError(CANARY)) for at in (0, 2)),
-    ],
-)
-@pytest.mark.parametrize("grows", [False, True])
-def test_a_failure_is_no_end_of_audio(error: Exception, fails_at: int, grows: bool):
-    async def script(client: AsyncTcpClient, listener: WyomingListener) -> Any:
-        if grows:
-            await client.write_event(SynthesizeStart().event())
-            await client.write_event(SynthesizeChunk(TEXT).event())
-            await client.write_event(SynthesizeStop().event())
-        else:
-            await client.write_event(Synthesize(TEXT).event())
-        return await heard(client)
-
-    kinds, audio = talk(script, make_services(Speaker(chunks=4, fails_at=fails_at, error=error)))
-    assert bool(audio) == bool(fails_at)
-    assert kinds[-1] == "end"
-    assert kinds[-2].startswith("error ")
-
-
-@pytest.mark.parametrize(
     ("raw", "code"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", "invalid_event"),
@@ -312,63 +281,6 @@ def test_a_replica_that_stops_does_not_wait_for_the_end_of_a_text(said: str):
     kinds, audio = talk(script, services)
     assert kinds[-2:] == ["error draining", "end"]
     assert bool(audio) == bool(said), "what was complete is spoken"
-
-
-@pytest.mark.parametrize("grows", [False, True])
-def test_a_client_that_leaves_frees_the_model(grows: bool):
-    speaker = Speaker(chunks=None, pause_s=0.005)
-
-    async def run() -> None:
-        services = make_services(speaker)
-        async with listening(services) as (port, listener):
-            client = AsyncTcpClient("127.0.0.1", port)
-            await client.connect()
-            for event in (
-                (SynthesizeStart().event(), SynthesizeChunk(TEXT).event(), SynthesizeStop().event())
-                if grows
-                else (Synthesize(TEXT).event(),)
-            ):
-                await client.write_event(event)
-            while (await client.read_event()).type != "audio-chunk":  # type: ignore[union-attr]
-                pass
-            await client.disconnect()
-            await until(lambda: not (listener.open_now or services.speech.admission.in_flight))
-            assert speaker.opened == speaker.closed == 1
-
-    asyncio.run(run())
-
-
-def test_keys_quotas_and_lanes_are_those_of_the_key_that_the_operator_names(store: Store):
-    _, key_id = add(store, quota=Quota(requests_per_s=None, streams=None, characters_a_day=20), lanes=(Lane.BULK,))
-    _, without = add(store, scopes=(Scope.VOICES,))
-    speaker = Speaker()
-    services = make_services(speaker)
-    object.__setattr__(services, "authenticator", Authenticator(ring_of(store)))
-
-    async def script(client: AsyncTcpClient, listener: WyomingListener) -> Any:
-        await client.write_event(Synthesize(TEXT).event())
-        first = await heard(client)
-        if first[0][-1] == "end":
-            return [first[0]]
-        await client.write_event(Synthesize(TEXT).event())
-        return [first[0], (await heard(client))[0]]
-
-    assert talk(script, services) == [["error missing_api_key", "end"]]
-    assert talk(script, services, key="nosuchkey") == [["error invalid_api_key", "end"]]
-    assert talk(script, services, key=without) == [["error scope_missing", "end"]]
-    spoken = ["audio-start", "audio-chunk", "audio-stop"]
-    assert talk(script, services, key=key_id) == [spoken, ["error quota_exceeded", "end"]]
-    assert (speaker.requests[0].scheduling.lane, speaker.requests[0].scheduling.tenant) == (Lane.BULK, key_id)
-
-
-def test_a_full_service_says_so():
-    services = make_services(Speaker(error=AtCapacity("full", retry_after_s=1.0), fails_at=0))
-
-    async def script(client: AsyncTcpClient, listener: WyomingListener) -> Any:
-        await client.write_event(Synthesize(TEXT).event())
-        return await heard(client)
-
-    assert talk(script, services) == (["error overloaded", "end"], b"")
 
 
 def test_replicas_share_a_port_and_the_one_that_stops_speaks_on():
@@ -442,13 +354,3 @@ def test_whatever_a_client_says_harms_nobody(events: list[tuple[str, dict[str, A
             assert services.speech.admission.in_flight == 0
 
     asyncio.run(run())
-
-
-def test_audio_is_that_of_the_speech():
-    async def script(client: AsyncTcpClient, listener: WyomingListener) -> Any:
-        await client.write_event(Synthesize(TEXT).event())
-        return (await heard(client))[1]
-
-    samples = np.frombuffer(talk(script), "<i2")
-    assert len(samples) == SECOND // 2
-    assert np.abs(samples).max() > 10_000
