@@ -15,15 +15,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipeline.audio.encode import wav_header
+from pipeline.books.job_files import SAMPLE_BYTES, JobFiles
 from pipeline.books.script import Script
-from pipeline.books.shelf import SAMPLE_BYTES, Shelf
 from pipeline.books.track import Track, samples_in
 
 DATE = (1980, 1, 1, 0, 0, 0)
 """of every file in a ZIP: the first that one can have"""
 
 
-def archive(shelf: Shelf, script: Script, track: Track, beside: Mapping[str, bytes]) -> Iterator[bytes]:
+def archive(files: JobFiles, script: Script, track: Track, beside: Mapping[str, bytes]) -> Iterator[bytes]:
     """Yields a ZIP of all parts before the first missing one.
 
     Args:
@@ -34,7 +34,7 @@ def archive(shelf: Shelf, script: Script, track: Track, beside: Mapping[str, byt
         for number, size in enumerate(track.lengths):
             with file.open(zipfile.ZipInfo(name_of(number), DATE), "w") as member:
                 member.write(wav_header(track.sample_rate, size * SAMPLE_BYTES))
-                for piece in samples_in(shelf, script.keys[number], 0, size * SAMPLE_BYTES):
+                for piece in samples_in(files, script.keys[number], 0, size * SAMPLE_BYTES):
                     member.write(piece)
                     yield sink.take()
         for name, content in {"summary.json": _summary(script, track), **beside}.items():

@@ -13,8 +13,8 @@ from pathlib import Path
 from pipeline.audio.encode import UNKNOWN_SIZE, Encoder, wav_header
 from pipeline.audio.formats import AudioFormat
 from pipeline.audio.labels import FileLabels
+from pipeline.books.job_files import SAMPLE_BYTES, JobFiles
 from pipeline.books.script import Script
-from pipeline.books.shelf import SAMPLE_BYTES, Shelf
 from pipeline.books.track import Track
 
 RAW_CONTAINERS = ("wav", "pcm")
@@ -24,7 +24,7 @@ M4B = "m4b"
 CONTAINERS = ("mp3", M4B, "opus", "aac", "flac", *RAW_CONTAINERS)
 
 
-def assemble(shelf: Shelf, script: Script, track: Track, audio: AudioFormat, path: Path) -> None:
+def assemble(files: JobFiles, script: Script, track: Track, audio: AudioFormat, path: Path) -> None:
     """Writes a complete file, with exact sizes in its header, and with chapters and cover where the format has them.
 
     Raises:
@@ -35,10 +35,10 @@ def assemble(shelf: Shelf, script: Script, track: Track, audio: AudioFormat, pat
     try:
         if audio.container in RAW_CONTAINERS:
             with draft.open("wb") as file:
-                file.writelines(raw(shelf, track, audio, 0, raw_size(track, audio)))
+                file.writelines(raw(files, track, audio, 0, raw_size(track, audio)))
         else:
-            with Encoder(audio, streamed=False, file=draft, labels=labels_of(shelf, script, track)) as encoder:
-                for samples in track.blocks(shelf):
+            with Encoder(audio, streamed=False, file=draft, labels=labels_of(files, script, track)) as encoder:
+                for samples in track.blocks(files):
                     encoder.feed(samples)
                 encoder.finish()
         with draft.open("rb") as file:
@@ -48,19 +48,19 @@ def assemble(shelf: Shelf, script: Script, track: Track, audio: AudioFormat, pat
         draft.unlink(missing_ok=True)
 
 
-def labels_of(shelf: Shelf, script: Script, track: Track) -> FileLabels:
+def labels_of(files: JobFiles, script: Script, track: Track) -> FileLabels:
     """Returns what the file of a script says about itself; nothing if the script has neither title, chapters nor cover."""
     starts = [*track.chapter_starts(script), track.samples]
     spans = zip(script.chapters, pairwise(starts), strict=False)
     chapters = tuple((title or f"{at}", *span) for at, (title, span) in enumerate(spans, start=1))
     named = chapters if any(script.chapters) else ()
-    return FileLabels(script.title, script.author, named, shelf.cover(script.cover))
+    return FileLabels(script.title, script.author, named, files.cover(script.cover))
 
 
-def encoded(shelf: Shelf, track: Track, audio: AudioFormat) -> Iterator[bytes]:
+def encoded(files: JobFiles, track: Track, audio: AudioFormat) -> Iterator[bytes]:
     """Yields a file as it is encoded, without sizes in its header."""
     with Encoder(audio) as encoder:
-        for samples in track.blocks(shelf):
+        for samples in track.blocks(files):
             if piece := encoder.feed(samples):
                 yield piece
         yield encoder.finish()
@@ -71,12 +71,12 @@ def raw_size(track: Track, audio: AudioFormat) -> int:
     return len(_header(track, audio)) + track.samples * SAMPLE_BYTES
 
 
-def raw(shelf: Shelf, track: Track, audio: AudioFormat, first: int, stop: int) -> Iterator[bytes]:
+def raw(files: JobFiles, track: Track, audio: AudioFormat, first: int, stop: int) -> Iterator[bytes]:
     """Yields bytes [first, stop) of a wav or pcm file."""
     header = _header(track, audio)
     if first < len(header):
         yield header[first:stop]
-    yield from track.pcm(shelf, max(0, first - len(header)), stop - len(header))
+    yield from track.pcm(files, max(0, first - len(header)), stop - len(header))
 
 
 def _header(track: Track, audio: AudioFormat) -> bytes:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.books.job_files import SAMPLE_BYTES, JobFiles
 from pipeline.books.script import Script, samples_of
-from pipeline.books.shelf import SAMPLE_BYTES, Shelf
 
 BLOCK = 1 << 16  # samples that are read at once
 
@@ -53,7 +53,7 @@ class Track:
                 starts.append(start if starts else 0)
         return starts
 
-    def pcm(self, shelf: Shelf, first: int, stop: int) -> Iterator[bytes]:
+    def pcm(self, files: JobFiles, first: int, stop: int) -> Iterator[bytes]:
         """Yields bytes [first, stop) of the samples in 16 bits."""
         size = self.samples * SAMPLE_BYTES
         at, stop = first, min(stop, size)
@@ -62,12 +62,12 @@ class Track:
             begin, key = self._runs[run]
             follows = self._runs[run + 1][0] if run + 1 < len(self._runs) else self.samples
             end = min(stop, follows * SAMPLE_BYTES)
-            yield from _silence(end - at) if key is None else samples_in(shelf, key, at - begin * SAMPLE_BYTES, end - at)
+            yield from _silence(end - at) if key is None else samples_in(files, key, at - begin * SAMPLE_BYTES, end - at)
             at, run = max(at, end), run + 1
 
-    def blocks(self, shelf: Shelf) -> Iterator[NDArray[np.float32]]:
+    def blocks(self, files: JobFiles) -> Iterator[NDArray[np.float32]]:
         """Yields all samples, as an encoder takes them."""
-        for piece in self.pcm(shelf, 0, self.samples * SAMPLE_BYTES):
+        for piece in self.pcm(files, 0, self.samples * SAMPLE_BYTES):
             yield np.frombuffer(piece, "<i2").astype(np.float32) / np.float32(32_767)
 
 
@@ -77,9 +77,9 @@ def _silence(count: int) -> Iterator[bytes]:
         count -= BLOCK * SAMPLE_BYTES
 
 
-def samples_in(shelf: Shelf, key: str, offset: int, count: int) -> Iterator[bytes]:
+def samples_in(files: JobFiles, key: str, offset: int, count: int) -> Iterator[bytes]:
     """Yields bytes [offset, offset + count) of the samples of a finished part."""
-    with shelf.pcm_file(key).open("rb") as file:
+    with files.pcm_file(key).open("rb") as file:
         file.seek(offset)
         while count > 0:
             piece = file.read(min(count, BLOCK * SAMPLE_BYTES))

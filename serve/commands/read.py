@@ -25,8 +25,8 @@ from pipeline.books.assemble import CONTAINERS, M4B, assemble
 from pipeline.books.book import Book, Pauses, read_markdown, read_plain, script_of
 from pipeline.books.dialogue import PartsOfTurn, dialogue_parts
 from pipeline.books.epub import read_epub
+from pipeline.books.job_files import JobFiles, PartNotes
 from pipeline.books.script import Script
-from pipeline.books.shelf import PartNotes, Shelf
 from pipeline.books.ssml import ssml_parts
 from pipeline.books.track import Track
 from pipeline.config import PipelineConfig
@@ -79,13 +79,13 @@ async def read_here(args: argparse.Namespace, advance: Advance) -> float:
     audio = format_of(args)
     fields = {"voice": args.voice, "seed": args.seed, "speed": args.speed, "sample_rate": audio.sample_rate}
     script, cover = script_of_file(args, {**fields, "checkpoint": args.checkpoint})
-    shelf = Shelf(args.output.with_name(f".{args.output.name}.parts"))
-    shelf.make()
+    files = JobFiles(args.output.with_name(f".{args.output.name}.parts"))
+    files.make()
     if cover is None:
         print(f"{args.book}: its cover cannot be shown: {args.output} has none", file=sys.stderr)
     if cover:
-        script = replace(script, cover=shelf.keep_cover(cover))
-    shelf.keep_script(script)
+        script = replace(script, cover=files.keep_cover(cover))
+    files.keep_script(script)
     config = PipelineConfig.model_validate(
         {
             "checkpoint": args.checkpoint,
@@ -93,19 +93,19 @@ async def read_here(args: argparse.Namespace, advance: Advance) -> float:
             "vocoder": {"device": args.device},
         }
     )
-    missing = [key for key in dict.fromkeys(script.keys) if key not in shelf.lengths()]
+    missing = [key for key in dict.fromkeys(script.keys) if key not in files.lengths()]
     advance(len(script.parts) - len(missing), len(script.parts))
     if missing:
         async with open_pipeline(config) as local:
-            await _speak_all(local, script, shelf, missing, advance)
-    track = Track(script, shelf.lengths(), audio.sample_rate)
-    shelf.keep_only(frozenset(script.keys), "")
-    await asyncio.to_thread(assemble, shelf, script, track, audio, args.output)
-    shelf.remove()
+            await _speak_all(local, script, files, missing, advance)
+    track = Track(script, files.lengths(), audio.sample_rate)
+    files.keep_only(frozenset(script.keys), "")
+    await asyncio.to_thread(assemble, files, script, track, audio, args.output)
+    files.remove()
     return track.samples / audio.sample_rate
 
 
-async def _speak_all(local: LocalPipeline, script: Script, shelf: Shelf, missing: list[str], advance: Advance) -> None:
+async def _speak_all(local: LocalPipeline, script: Script, files: JobFiles, missing: list[str], advance: Advance) -> None:
     numbers = {key: number for number, key in reversed(list(enumerate(script.keys)))}
     waiting = list(reversed(missing))
 
@@ -113,7 +113,7 @@ async def _speak_all(local: LocalPipeline, script: Script, shelf: Shelf, missing
         while waiting:
             key = waiting.pop()
             pcm = await _speak(local, script, numbers[key])
-            await asyncio.to_thread(shelf.keep, key, pcm, PartNotes())
+            await asyncio.to_thread(files.keep, key, pcm, PartNotes())
             advance(sum(key not in waiting for key in script.keys), len(script.parts))
 
     try:

@@ -10,8 +10,8 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 
+from pipeline.books.job_files import JobFiles
 from pipeline.books.script import Script
-from pipeline.books.shelf import Shelf
 from serve.jobs.record import JobRecord
 
 FIRST_RETRY_S = 1.0
@@ -21,14 +21,14 @@ LONGEST_RETRY_S = 30.0
 class ActiveJob:
     """One job of a runner."""
 
-    def __init__(self, job_id: str, record: JobRecord, shelf: Shelf, script: Script, lengths: Mapping[str, int]) -> None:
+    def __init__(self, job_id: str, record: JobRecord, files: JobFiles, script: Script, lengths: Mapping[str, int]) -> None:
         """
         Args:
             lengths: of the parts that are finished, by their keys.
         """
         self.id = job_id
         self.record = record
-        self.shelf = shelf
+        self.files = files
         self.script = script
         self.waiting = deque(key for key in dict.fromkeys(script.keys) if key not in lengths)
         """keys of the parts that nobody speaks yet, in the order of the text"""

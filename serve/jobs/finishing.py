@@ -49,23 +49,23 @@ async def _finished(job: ActiveJob, records: JobRecords, holder: str) -> dict[st
         update = {"status": JobStatus.SUCCEEDED, "holder": "", "done": record.parts, "result": name, "size": size}
         return record.model_copy(update={**update, "changed_at": records.now(), "rate": None, "waiting_for": ""})
 
-    lengths = await asyncio.to_thread(job.shelf.lengths)
+    lengths = await asyncio.to_thread(job.files.lengths)
     current = await ask_store(records.read, job.id)
     if current is not None and is_held(current.record) and lengths.keys() >= set(job.script.keys):
         name = await asyncio.to_thread(_assembled, job)
-        size = await asyncio.to_thread(job.shelf.size)
+        size = await asyncio.to_thread(job.files.size)
         await ask_store(records.change, job.id, succeeded)
     return lengths
 
 
 def _assembled(job: ActiveJob) -> str:
     """Returns the name of the file; empty for wav and pcm, whose bytes are those of the parts."""
-    shelf, output = job.shelf, job.record.output
+    files, output = job.files, job.record.output
     is_raw = output.container in RAW_CONTAINERS
     spoken = job.record.script[:KEY_LETTERS]
     name = "" if is_raw else f"{content_hash([spoken, output.model_dump()])}.{output.container}"
-    shelf.keep_only(frozenset(job.script.keys), name)
-    if not is_raw and not shelf.result_file(name).exists():
-        track = Track(job.script, shelf.lengths(), output.sample_rate)
-        assemble(shelf, job.script, track, output.audio, shelf.result_file(name))
+    files.keep_only(frozenset(job.script.keys), name)
+    if not is_raw and not files.result_file(name).exists():
+        track = Track(job.script, files.lengths(), output.sample_rate)
+        assemble(files, job.script, track, output.audio, files.result_file(name))
     return name

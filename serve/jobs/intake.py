@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from pipeline.books.shelf import Shelf
+from pipeline.books.job_files import JobFiles
 from pipeline.errors import AtCapacity, Conflict, ShareUsedUp, StoreFull, StoreUnavailable
 from pipeline.store.ownership import Share, Writer
 from pipeline.store.store import MAX_NAMESPACE_BYTES
@@ -48,14 +48,14 @@ UNKNOWN = "the store does not say whether this was done; look at GET /v1/audio/j
 class Intake:
     """How the clients of one replica get jobs into the queue."""
 
-    def __init__(self, config: JobsConfig, records: JobRecords, shelf: Callable[[str], Shelf]) -> None:
+    def __init__(self, config: JobsConfig, records: JobRecords, files: Callable[[str], JobFiles]) -> None:
         """
         Args:
-            shelf: id of a job -> its files.
+            files: id of a job -> its files.
         """
         self._config = config
         self._records = records
-        self._shelf = shelf
+        self._files = files
         self._alone = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -182,12 +182,12 @@ class Intake:
 
     def _keep_text(self, job_id: str, plan: JobPlan) -> str:
         """Writes what is spoken and returns its name."""
-        script, shelf = plan.script, self._shelf(job_id)
-        with writing("the text of the job", shelf.folder):
-            shelf.make()
+        script, files = plan.script, self._files(job_id)
+        with writing("the text of the job", files.folder):
+            files.make()
             if plan.cover:
-                script = replace(script, cover=shelf.keep_cover(plan.cover))
-            return shelf.keep_script(script)
+                script = replace(script, cover=files.keep_cover(plan.cover))
+            return files.keep_script(script)
 
     def _queued(self, job_id: str, claim: JobRecord, script: str) -> JobRecord:
         def queued(record: JobRecord) -> JobRecord | None:
@@ -213,7 +213,7 @@ class Intake:
     def _withdraw(self, job_id: str, claim: JobRecord) -> None:
         current = self._records.read(job_id)
         if current is not None and _is_claimed(current.record, claim):
-            self._shelf(job_id).remove()
+            self._files(job_id).remove()
             self._records.remove(job_id)
 
     def _check_room(self, job_id: str, owner: Writer, size: int) -> None:

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.books.shelf import SAMPLE_BYTES, Cue, PartNotes
+from pipeline.books.job_files import SAMPLE_BYTES, Cue, PartNotes
 from pipeline.errors import AtCapacity
 from pipeline.types import Lane, TimedItem
 from serve.speech.events import Audio, Finished, Timed

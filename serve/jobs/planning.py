@@ -9,9 +9,9 @@ import json
 import secrets
 from dataclasses import dataclass, replace
 
+from pipeline.books.job_files import SAMPLE_BYTES
 from pipeline.books.reader import Document
 from pipeline.books.script import Part, Script
-from pipeline.books.shelf import SAMPLE_BYTES
 from pipeline.errors import NoSpeakableText, TextTooLong
 from pipeline.types import MAX_SEED, Lane
 from serve.jobs.body import JobBody

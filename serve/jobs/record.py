@@ -2,7 +2,7 @@
 
 In:    JSON
 Out:   JobRecord
-Never: the text of a job, its audio: they are on disk (pipeline/books/shelf.py)
+Never: the text of a job, its audio: they are on disk (pipeline/books/job_files.py)
 """
 
 import json

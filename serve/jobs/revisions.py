@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from pipeline.books.job_files import SAMPLE_BYTES, JobFiles
 from pipeline.books.script import Script, content_hash
-from pipeline.books.shelf import SAMPLE_BYTES, Shelf
 from pipeline.errors import Conflict, StoreUnavailable
 from pipeline.store.threads import ask_store
 from serve.access.caller import Caller
@@ -42,14 +42,14 @@ class Revision:
 class Revisions:
     """The jobs of one replica, part by part."""
 
-    def __init__(self, intake: Intake, records: JobRecords, shelf: Callable[[str], Shelf], speech: SpeechServices) -> None:
+    def __init__(self, intake: Intake, records: JobRecords, files: Callable[[str], JobFiles], speech: SpeechServices) -> None:
         """
         Args:
-            shelf: id of a job -> its files.
+            files: id of a job -> its files.
         """
         self._intake = intake
         self._records = records
-        self._shelf = shelf
+        self._files = files
         self._speech = speech
 
     def script_of(self, job: Job) -> tuple[Job, Script]:
@@ -59,9 +59,9 @@ class Revisions:
             ApiError: 404
             StoreUnavailable
         """
-        shelf = self._shelf(job.id)
+        files = self._files(job.id)
         try:
-            return job, shelf.script(job.record.script)
+            return job, files.script(job.record.script)
         except FileNotFoundError:
             current = self._records.read(job.id)
             if current is None or current.record.status in HIDDEN:
@@ -69,9 +69,9 @@ class Revisions:
             if current.record.script != job.record.script:
                 return self.script_of(current)
             message = "the files of this job are not on this machine (jobs.folder)"
-            raise StoreUnavailable(message, place=str(shelf.folder)) from None
+            raise StoreUnavailable(message, place=str(files.folder)) from None
         except ValueError:
-            raise StoreUnavailable(UNREADABLE, place=str(shelf.folder)) from None
+            raise StoreUnavailable(UNREADABLE, place=str(files.folder)) from None
 
     async def speak_again(self, context: RequestContext, job: Job, number: int, body: PartBody) -> Job:
         """Has a part spoken again; raises as JobsOf.speak_again says."""
@@ -93,14 +93,14 @@ class Revisions:
 
     async def _enter(self, caller: Caller, revision: Revision) -> Job:
         job = revision.job
-        shelf = self._shelf(job.id)
+        files = self._files(job.id)
 
         def keep() -> str:
             try:
-                with writing("the text of the part", shelf.folder):
-                    return shelf.keep_script(revision.script)
+                with writing("the text of the part", files.folder):
+                    return files.keep_script(revision.script)
             except StoreUnavailable:
-                if not shelf.folder.exists():
+                if not files.folder.exists():
                     raise not_found() from None  # deleted at this moment
                 raise
 
@@ -119,7 +119,7 @@ class Revisions:
                 raise
             charge.keep()
         with suppress(OSError):
-            await asyncio.to_thread(shelf.remove_script, job.record.script)
+            await asyncio.to_thread(files.remove_script, job.record.script)
         return Job(job.id, job.version + 1, record)
 
     def _discard(self, job_id: str, script: str) -> None:
@@ -127,7 +127,7 @@ class Revisions:
         with suppress(StoreUnavailable):
             current = self._records.read(job_id)
             if current is None or current.record.script != script:
-                self._shelf(job_id).remove_script(script)
+                self._files(job_id).remove_script(script)
 
     def _replace(self, revision: Revision, script: str) -> JobRecord:
         def replaced(record: JobRecord) -> JobRecord | None:

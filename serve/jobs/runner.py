@@ -1,7 +1,7 @@
 """Runner: speaks the jobs that it holds, some parts at once, and goes on with jobs whose runner is gone.
 
 In:    the records of all jobs, their scripts
-Out:   finished parts on the shelf, finished files, records that say so
+Out:   finished parts on the disk, finished files, records that say so
 Owns:  the jobs it holds, and the parts that are spoken at this moment
 Never: two parts with one key at once; an end of its own, whatever a job does
 
@@ -69,7 +69,7 @@ async def tidy(service: JobService) -> None:
 def _remove_files(service: JobService, known: Set[str], before: float) -> None:
     for folder in service.folders():
         if folder.name not in known and _changed_at(folder) < before:
-            service.shelf(folder.name).remove()
+            service.files(folder.name).remove()
     for upload in service.uploads():
         if _changed_at(upload) < before:
             upload.unlink(missing_ok=True)
@@ -196,10 +196,10 @@ class JobRunner:
                 await self._hold(replace(job, record=record))
 
     async def _hold(self, job: Job) -> None:
-        shelf = self._service.shelf(job.id)
+        files = self._service.files(job.id)
 
         def read() -> ActiveJob:
-            return ActiveJob(job.id, job.record, shelf, shelf.script(job.record.script), shelf.lengths())
+            return ActiveJob(job.id, job.record, files, files.script(job.record.script), files.lengths())
 
         try:
             active_job = await asyncio.to_thread(read)
@@ -319,7 +319,7 @@ class JobRunner:
             spoken = await speak_part(
                 self._speech, job.record.tenant, f"{job.id}.{number}.{job.attempts}", job.script.body_of(number)
             )
-            await asyncio.to_thread(job.shelf.keep, key, spoken.pcm, spoken.notes)
+            await asyncio.to_thread(job.files.keep, key, spoken.pcm, spoken.notes)
             job.keep(key, spoken.seconds(job.record.output.sample_rate))
         except OSError as error:
             LOG.error("job %s: a part cannot be kept: %s", job.id, error)

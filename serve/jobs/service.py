@@ -2,7 +2,7 @@
 
 In:    bodies, the context of a request, ids
 Out:   jobs of the caller; or a refusal
-Owns:  nothing: records are in the store, files on the shelf
+Owns:  nothing: records are in the store, files on the disk
 Never: a job of another key; speaking, which the runner does
 """
 
@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from pipeline.books.shelf import Shelf
+from pipeline.books.job_files import JobFiles
 from pipeline.books.track import Track
 from pipeline.errors import AtCapacity, Conflict, StoreUnavailable
 from pipeline.store.store import Store
@@ -79,16 +79,16 @@ class JobService:
         self.speech = speech
         self.build = build
         self._folder = folder
-        self.intake = Intake(config, self.records, self.shelf)
-        self.revisions = Revisions(self.intake, self.records, self.shelf, speech)
+        self.intake = Intake(config, self.records, self.files)
+        self.revisions = Revisions(self.intake, self.records, self.files, speech)
 
     def of(self, context: RequestContext) -> "JobsOf":
         """Returns the jobs of the caller of a request."""
         return JobsOf(self, context)
 
-    def shelf(self, job_id: str) -> Shelf:
+    def files(self, job_id: str) -> JobFiles:
         """Returns the files of a job."""
-        return Shelf(self._folder / job_id)
+        return JobFiles(self._folder / job_id)
 
     def folders(self) -> list[Path]:
         """Returns the folders of all jobs that have files."""
@@ -97,7 +97,7 @@ class JobService:
     def has_files(self, job: Job) -> bool:
         """True if what a job speaks is on this machine, and this release can read it."""
         try:
-            return bool(self.shelf(job.id).script(job.record.script).parts)
+            return bool(self.files(job.id).script(job.record.script).parts)
         except (OSError, ValueError):
             return False
 
@@ -151,7 +151,7 @@ class JobService:
         remover = secrets.token_hex(8) if job.record.script else job.record.holder  # the token of its charge
         if self.records.change(job.id, deleted) is None:
             return False
-        self.shelf(job.id).remove()
+        self.files(job.id).remove()
         current = self.records.read(job.id)
         if current is not None and current.record.holder == remover:  # else somebody else removes it, or its id is used again
             self.records.remove(job.id)
@@ -337,10 +337,10 @@ class JobsOf:
 
     def _view(self, job: Job) -> JobView:
         job, script = self._service.revisions.script_of(job)
-        shelf, rate = self._service.shelf(job.id), job.record.output.sample_rate
-        lengths = shelf.lengths()
+        files, rate = self._service.files(job.id), job.record.output.sample_rate
+        lengths = files.lengths()
         audio_s = sum(lengths[key] for key in script.keys if key in lengths) / rate
-        return JobView(job, script, shelf, Track(script, lengths, rate), lengths, audio_s)
+        return JobView(job, script, files, Track(script, lengths, rate), lengths, audio_s)
 
 
 def _repeated(known: Job, request: str) -> Job:

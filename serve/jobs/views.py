@@ -8,8 +8,8 @@ Never: the store, files
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pipeline.books.job_files import JobFiles
 from pipeline.books.script import Script
-from pipeline.books.shelf import Shelf
 from pipeline.books.track import Track
 from serve.jobs.records import Job
 
@@ -20,7 +20,7 @@ class JobView:
 
     job: Job
     script: Script
-    shelf: Shelf
+    files: JobFiles
     track: Track
     finished: Mapping[str, int]
     """samples of the finished parts, by their keys"""

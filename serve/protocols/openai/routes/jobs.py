@@ -22,7 +22,7 @@ from starlette.datastructures import UploadFile
 from pipeline.audio.formats import AudioFormat, audio_format
 from pipeline.books.archive import archive
 from pipeline.books.assemble import CONTAINERS, M4B, RAW_CONTAINERS, encoded, raw, raw_size
-from pipeline.books.shelf import Shelf
+from pipeline.books.job_files import JobFiles
 from pipeline.errors import UnsupportedFormat
 from serve.access.api_keys import Scope
 from serve.errors import ApiError, ErrorSpec, bad_request
@@ -76,17 +76,17 @@ EVENTS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def job_subtitles(view: JobView, shelf: Shelf, kind: SubtitlesIn) -> str:
+def job_subtitles(view: JobView, files: JobFiles, kind: SubtitlesIn) -> str:
     """Returns the subtitles of all parts before the first missing one."""
-    return written(_cues(view, shelf), kind)
+    return written(_cues(view, files), kind)
 
 
-def _cues(view: JobView, shelf: Shelf) -> Iterator[Cue]:
+def _cues(view: JobView, files: JobFiles) -> Iterator[Cue]:
     script, track, rate = view.script, view.track, view.track.sample_rate
     for number, start in enumerate(track.starts):
         part = script.parts[number]
         speaker = part.speaker or part.own.get("voice")
-        for cue in shelf.notes(script.keys[number]).cues:
+        for cue in files.notes(script.keys[number]).cues:
             yield Cue((start + cue.start) / rate, (start + cue.stop) / rate, cue.text, cue.voice or speaker)
 
 
@@ -168,11 +168,11 @@ async def job(job_id: str, jobs: OwnJobs) -> Response:
 @requires(Scope.SPEECH)
 async def parts(job_id: str, jobs: OwnJobs, first: Annotated[int, Query(ge=0)] = 0, limit: Limit = 100) -> Response:
     view = await jobs.view(job_id)
-    shelf, keys = view.shelf, view.script.keys
+    files, keys = view.files, view.script.keys
 
     def read() -> PartList:
         numbers = range(len(keys))[first : first + limit]
-        warned = {number: shelf.notes(keys[number]).warnings or {} for number in numbers if keys[number] in view.finished}
+        warned = {number: files.notes(keys[number]).warnings or {} for number in numbers if keys[number] in view.finished}
         data = [part_reply(view, number, dict(warned.get(number, {}))) for number in numbers]
         return PartList(data=data, has_more=len(keys) > first + limit)
 
@@ -217,7 +217,7 @@ async def subtitles(
 ) -> Response:
     """Subtitles of what is finished from the beginning on."""
     view = await jobs.view(job_id)
-    text = await asyncio.to_thread(job_subtitles, view, view.shelf, format)
+    text = await asyncio.to_thread(job_subtitles, view, view.files, format)
     return Response(text, headers=_headers(view, format), media_type=SUBTITLE_TYPES[format])
 
 
@@ -258,12 +258,12 @@ async def audio(job_id: str, request: Request, jobs: OwnJobs, format: str = "") 
 
 
 def _audio(request: Request, view: JobView, container: str) -> Response:
-    record, shelf, track = view.job.record, view.shelf, view.track
-    is_done = record.status is JobStatus.SUCCEEDED and record.result != "" and shelf.result_file(record.result).exists()
+    record, files, track = view.job.record, view.files, view.track
+    is_done = record.status is JobStatus.SUCCEEDED and record.result != "" and files.result_file(record.result).exists()
     if container == ZIP:
-        beside = {f"subtitles.{kind}": job_subtitles(view, shelf, kind).encode() for kind in SUBTITLE_TYPES}
+        beside = {f"subtitles.{kind}": job_subtitles(view, files, kind).encode() for kind in SUBTITLE_TYPES}
         return StreamingResponse(
-            archive(shelf, view.script, track, beside), headers=_headers(view, ZIP), media_type="application/zip"
+            archive(files, view.script, track, beside), headers=_headers(view, ZIP), media_type="application/zip"
         )
     chosen = _chosen(view, container, is_done=is_done)
     headers = _headers(view, chosen.container)
@@ -272,13 +272,13 @@ def _audio(request: Request, view: JobView, container: str) -> Response:
         etag = f"{record.script}-{track.parts}"
         size = raw_size(track, chosen)
         return ranged(
-            request.headers, lambda a, b: raw(shelf, track, chosen, a, b), size, etag=etag, media_type=kind, headers=headers
+            request.headers, lambda a, b: raw(files, track, chosen, a, b), size, etag=etag, media_type=kind, headers=headers
         )
     if is_done and chosen == record.output.audio:
-        path = shelf.result_file(record.result)
+        path = files.result_file(record.result)
         read, size = file_reader(path), path.stat().st_size
         return ranged(request.headers, read, size, etag=record.result, media_type=kind, headers=headers)
-    return StreamingResponse(encoded(shelf, track, chosen), headers=headers, media_type=kind)
+    return StreamingResponse(encoded(files, track, chosen), headers=headers, media_type=kind)
 
 
 def _headers(view: JobView, extension: str) -> dict[str, str]:

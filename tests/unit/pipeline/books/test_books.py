@@ -19,9 +19,9 @@ from pipeline.books.assemble import raw, raw_size
 from pipeline.books.book import Chapter, Pauses, read_markdown, read_plain, script_of
 from pipeline.books.cutting import ENOUGH, MOST, cut_paragraph
 from pipeline.books.epub import read_epub
+from pipeline.books.job_files import JobFiles, PartNotes
 from pipeline.books.reader import Question, document_of, read_document
 from pipeline.books.script import Part, Script, read_script
-from pipeline.books.shelf import PartNotes, Shelf
 from pipeline.books.ssml import cut_ssml
 from pipeline.books.track import Track
 from pipeline.books.xhtml import blocks_of
@@ -94,25 +94,25 @@ def test_a_script_survives_json_with_its_keys():
 
 def test_any_range_of_a_track_is_that_of_the_whole(tmp_path: Path):
     script = Script((Part("a", pause_ms=10), Part("b", pause_ms=0), Part("a", pause_ms=3), Part("missing"), Part("b")))
-    shelf = Shelf(tmp_path / "job")
-    shelf.make()
-    shelf.keep_script(script)
+    files = JobFiles(tmp_path / "job")
+    files.make()
+    files.keep_script(script)
     keys = [key for key in dict.fromkeys(script.keys) if key != script.keys[3]]
     samples = {key: np.arange(40 * (index + 1), dtype="<i2") for index, key in enumerate(keys)}
     for key, of_part in samples.items():
-        shelf.keep(key, of_part.tobytes(), PartNotes())
-    track = Track(script, shelf.lengths(), 8000)
+        files.keep(key, of_part.tobytes(), PartNotes())
+    track = Track(script, files.lengths(), 8000)
     silence = np.zeros(80, "<i2"), np.zeros(24, "<i2")
     one, two = samples[script.keys[0]], samples[script.keys[1]]
     whole = np.concatenate([silence[0], one, two, silence[1], one]).tobytes()
     assert (track.parts, track.is_whole, track.samples * 2) == (3, False, len(whole))
     assert track.starts == [80, 120, 224]
     wav = audio_format("wav", 8000)
-    file = b"".join(raw(shelf, track, wav, 0, raw_size(track, wav)))
+    file = b"".join(raw(files, track, wav, 0, raw_size(track, wav)))
     assert file.endswith(whole)
     for first in range(0, len(file), 7):
         for stop in range(first, len(file), 31):
-            assert b"".join(raw(shelf, track, wav, first, stop)) == file[first:stop]
+            assert b"".join(raw(files, track, wav, first, stop)) == file[first:stop]
 
 
 def test_ssml_says_the_same_in_pieces():
@@ -133,12 +133,12 @@ def test_ssml_says_the_same_in_pieces():
 
 
 def test_deleted_files_stay_deleted_while_somebody_writes(tmp_path: Path):
-    shelf = Shelf(tmp_path / "job-1")
-    shelf.make()
-    shelf.keep_script(Script((Part("a"),)))
-    shelf.remove()
+    files = JobFiles(tmp_path / "job-1")
+    files.make()
+    files.keep_script(Script((Part("a"),)))
+    files.remove()
     with pytest.raises(FileNotFoundError):
-        shelf.keep("key", b"", PartNotes())
+        files.keep("key", b"", PartNotes())
     assert list(tmp_path.iterdir()) == []
 
 

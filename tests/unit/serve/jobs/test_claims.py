@@ -121,7 +121,7 @@ def test_batches_and_files_of_an_earlier_build_are_nobodys_and_go_when_they_are_
     now = service.records.now()
     for job_id, changed_at in ((old, 1.0), (young, now)):
         store.put(NAMESPACE, job_id, json.dumps({**BATCH, "changed_at": changed_at}).encode(), replaces=0, keeps=1)
-        service.shelf(job_id).folder.mkdir(parents=True)
+        service.files(job_id).folder.mkdir(parents=True)
     for name, changed_at in (("file-1.jsonl", 1.0), (".file-2.jsonl.tmp", 1.0), ("file-3.jsonl", now)):
         (tmp_path / name).write_bytes(b"{}")
         os.utime(tmp_path / name, (changed_at, changed_at))
@@ -147,11 +147,11 @@ def test_a_record_of_another_release_stays_with_its_files_and_fails_no_list(tmp_
     job_id, kept = "job-" + 24 * "0", "job-" + 24 * "1"
     store.put(NAMESPACE, job_id, json.dumps(record).encode(), replaces=0, keeps=1)
     store.put(NAMESPACE, kept, json.dumps(PLAIN).encode(), replaces=0, keeps=1)
-    service.shelf(job_id).make()
-    os.utime(service.shelf(job_id).folder, (1, 1))
+    service.files(job_id).make()
+    os.utime(service.files(job_id).folder, (1, 1))
     assert [job.id for job in asyncio.run(service.of(ANNA).listed())] == [kept]
     asyncio.run(tidy(service))
-    assert service.shelf(job_id).folder.exists()
+    assert service.files(job_id).folder.exists()
     assert store.get(NAMESPACE, job_id) is not None
     own = service.of(ANNA)
     for ask in (own.get, own.view, own.delete):
@@ -167,7 +167,7 @@ async def test_a_script_of_another_release_stops_no_runner(tmp_path: Path, scrip
     for number in range(2):
         body = JobBody(input=f"Number {number}.", seed=1, voice="default", response_format="wav")
         jobs.append((await service.of(ANNA).create(body, b""))[0])
-    file = service.shelf(jobs[0].id).folder / f"script-{jobs[0].record.script}.json"
+    file = service.files(jobs[0].id).folder / f"script-{jobs[0].record.script}.json"
     file.write_bytes(script)
     running = asyncio.create_task(JobRunner(service, services, look_s=0.02).run())
     await until(lambda: service.records.refresh()[jobs[1].id].record.status is JobStatus.SUCCEEDED)

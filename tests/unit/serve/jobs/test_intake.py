@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.books.shelf import Shelf
+from pipeline.books.job_files import JobFiles
 from pipeline.errors import AtCapacity, Conflict, ShareUsedUp, StoreFull, StoreUnavailable, SynthesisError
 from pipeline.store.open import open_store
 from serve.access.api_keys import Quota
@@ -39,7 +39,7 @@ class Clients:
         self.quotas = LocalQuotas()
         self.caller = Caller("anna", quota=Quota(requests_per_s=None, streams=None, characters_a_day=quota), quotas=self.quotas)
         self.folder = folder / "jobs"
-        self.desks = [
+        self.services = [
             JobService(
                 JobsConfig(**config), open_store(str(folder / "store.sqlite")), self.folder, make_speech_services(Speaker())
             )
@@ -49,19 +49,19 @@ class Clients:
     async def create(self, place: int = 0, key: str | None = None, text: str = TEXT) -> Job:
         body = JobBody(input=text, seed=1, voice="default")
         context = RequestContext("id", self.caller, idempotency_key=key)
-        return (await self.desks[place % 2].of(context).create(body, text.encode()))[0]
+        return (await self.services[place % 2].of(context).create(body, text.encode()))[0]
 
     async def speak_again(self, job: Job, seed: int = 2) -> Job:
         return await self.jobs_of(0).speak_again(job.id, 0, PartBody(seed=seed))
 
     def jobs_of(self, place: int) -> JobsOf:
-        return self.desks[place].of(RequestContext("id", self.caller))
+        return self.services[place].of(RequestContext("id", self.caller))
 
     async def charged(self) -> int:
         return await self.quotas.characters_today("anna")
 
     def jobs(self) -> dict[str, Job]:
-        return self.desks[0].records.refresh()
+        return self.services[0].records.refresh()
 
 
 async def test_equal_requests_at_once_are_one_job_one_charge_and_equal_answers(tmp_path: Path):
@@ -83,11 +83,11 @@ def refuses(error: Exception) -> Callable[..., Any]:
 @pytest.mark.parametrize("step", ["claim", "disk", "quota of the disk", "queued", "charge"])
 async def test_what_is_refused_leaves_nothing_and_costs_nothing(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch):
     clients = Clients(tmp_path, quota=len(TEXT) if step != "charge" else 5)
-    records = clients.desks[0].records
+    records = clients.services[0].records
     broken = {
         "claim": (records, "create", StoreFull("full")),
-        "disk": (Shelf, "keep_script", OSError(errno.ENOSPC, "No space left on device")),
-        "quota of the disk": (Shelf, "keep_script", OSError(errno.EDQUOT, "Disk quota exceeded")),
+        "disk": (JobFiles, "keep_script", OSError(errno.ENOSPC, "No space left on device")),
+        "quota of the disk": (JobFiles, "keep_script", OSError(errno.EDQUOT, "Disk quota exceeded")),
         "queued": (records, "change", StoreUnavailable("away")),
     }
     with monkeypatch.context() as patched:
@@ -100,7 +100,7 @@ async def test_what_is_refused_leaves_nothing_and_costs_nothing(tmp_path: Path, 
             assert isinstance(refusal.value, StoreFull) == (step in ("claim", "disk", "quota of the disk"))
     assert await clients.charged() == 0
     assert clients.jobs() == {}
-    assert clients.desks[0].folders() == []
+    assert clients.services[0].folders() == []
     if step != "charge":
         await clients.create(key="once")
 
@@ -119,7 +119,7 @@ async def test_texts_that_wait_to_be_planned_are_bounded(tmp_path: Path, monkeyp
         return await clients.jobs_of(0).plan(JobBody(input=f"{number}"))
 
     monkeypatch.setattr(service, "plan_job", plan)
-    monkeypatch.setattr(clients.desks[0].documents, "read", read)
+    monkeypatch.setattr(clients.services[0].documents, "read", read)
     asked = [asyncio.create_task(planned(number)) for number in range(MOST_IN_HAND + 8)]
     refused, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
     assert all(isinstance(task.exception(), AtCapacity) for task in refused)
@@ -139,7 +139,7 @@ async def test_texts_that_wait_to_be_planned_are_bounded(tmp_path: Path, monkeyp
 )
 async def test_a_write_whose_answer_is_lost_is_looked_up_before_anybody_hears_503(tmp_path: Path, way: str, lost: set[int]):
     clients = Clients(tmp_path)
-    own, store = clients.jobs_of(0), clients.desks[0].records._store
+    own, store = clients.jobs_of(0), clients.services[0].records._store
     job = None if way == "create" else await clients.create()
     if way == "resume":
         await own.cancel(job.id)
@@ -175,7 +175,7 @@ async def test_a_store_that_stays_silent_is_a_503_and_the_job_is_settled_later(t
     monkeypatch.setattr(intake, "ANSWER_S", 0.3)
     monkeypatch.setattr(intake, "ASK_AGAIN_S", 0.05)
     clients = Clients(tmp_path)
-    store = clients.desks[0].records._store
+    store = clients.services[0].records._store
     put, get, is_silent = store.put, store.get, []
 
     def silent_put(*args: Any, **names: Any) -> int:
@@ -194,7 +194,7 @@ async def test_a_store_that_stays_silent_is_a_503_and_the_job_is_settled_later(t
     with pytest.raises(StoreUnavailable, match="GET /v1/audio/jobs"):
         await clients.create()
     is_silent.append(False)
-    await asyncio.gather(*clients.desks[0].intake._tasks)
+    await asyncio.gather(*clients.services[0].intake._tasks)
     (job,) = clients.jobs().values()
     assert job.record.status is JobStatus.QUEUED
     assert await clients.charged() == job.record.characters
@@ -216,7 +216,7 @@ async def test_no_way_into_the_queue_passes_a_limit(tmp_path: Path, config: dict
             for coroutine in asked:
                 coroutine.close()
             asked = [clients.speak_again(job) for job in jobs]
-    for each in clients.desks:
+    for each in clients.services:
         each.intake._config = JobsConfig(**config)
     before = await clients.charged()
     answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -242,7 +242,7 @@ async def test_no_way_into_the_queue_passes_a_limit(tmp_path: Path, config: dict
 async def test_one_key_fills_its_share_and_leaves_room_to_others(tmp_path: Path, most: dict[str, int]):
     clients = Clients(tmp_path, quota=100_000)
     first = await clients.create()
-    for each in clients.desks:
+    for each in clients.services:
         each.intake._config = JobsConfig(disk_mib=4)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in most.items():
@@ -286,9 +286,9 @@ async def test_who_removes_a_claim_of_the_dead_takes_its_charge_back(tmp_path: P
     clients = Clients(tmp_path)
     quotas = Settling()
     clients.caller = replace(clients.caller, quotas=quotas)
-    for each in clients.desks:
+    for each in clients.services:
         each.speech = replace(each.speech, owner=lambda tenant: clients.caller)
-    dead, alive = clients.desks
+    dead, alive = clients.services
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dead.intake, "_keep_text" if died_at == "text" else "_queued", refuses(RuntimeError("died")))
         patch.setattr(dead.intake, "_withdraw", lambda *args: None)
@@ -321,7 +321,7 @@ async def test_of_two_changes_of_a_job_one_is_done_and_charged(tmp_path: Path):
     assert len(done) == 1
     assert all(isinstance(answer, Conflict) for answer in answers if answer not in done)
     assert await clients.charged() == job.record.characters + len("The first words.")
-    scripts = [path.name for path in clients.desks[0].shelf(job.id).folder.glob("script-*")]
+    scripts = [path.name for path in clients.services[0].files(job.id).folder.glob("script-*")]
     assert scripts == [f"script-{done[0].record.script}.json"], "no other script is kept"
 
 
@@ -339,7 +339,7 @@ async def test_a_part_that_is_there_already_is_not_charged_again(tmp_path: Path)
 async def test_who_finds_what_a_crash_left_removes_nothing_that_began_anew(tmp_path: Path, left: JobStatus):
     """Another replica removes it too, and accepts an equal request, between the look and the removal of this one."""
     clients = Clients(tmp_path)
-    job, (here, there) = await clients.create(key="once"), clients.desks
+    job, (here, there) = await clients.create(key="once"), clients.services
     here.records.change(job.id, lambda record: record.model_copy(update={"status": left, "changed_at": 1.0}))
     stale = there.records.read(job.id)
     again = await clients.create(0, "once")
@@ -352,17 +352,17 @@ async def test_who_finds_what_a_crash_left_removes_nothing_that_began_anew(tmp_p
 
 async def test_a_slow_removal_takes_nothing_of_what_began_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     clients = Clients(tmp_path)
-    job, (_, there), begun = await clients.create(key="once"), clients.desks, []
-    remove = Shelf.remove
+    job, (_, there), begun = await clients.create(key="once"), clients.services, []
+    remove = JobFiles.remove
 
-    def slow(shelf: Shelf) -> None:
-        remove(shelf)
+    def slow(files: JobFiles) -> None:
+        remove(files)
         if not begun:
             begun.append(None)
             begun[0] = asyncio.run_coroutine_threadsafe(clients.create(1, "once"), loop).result(30)
 
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr(Shelf, "remove", slow)
+    monkeypatch.setattr(JobFiles, "remove", slow)
     await clients.jobs_of(0).delete(job.id)
     assert clients.jobs()[job.id].record == begun[0].record
     assert there.has_files(begun[0])
@@ -371,7 +371,7 @@ async def test_a_slow_removal_takes_nothing_of_what_began_anew(tmp_path: Path, m
 async def test_a_plan_leaves_the_threads_of_the_loop_to_others(tmp_path: Path):
     """A plan of 30,000 parts takes seconds, in which other replies are read and written in those threads."""
     clients, threads = Clients(tmp_path), set[str]()
-    service = clients.desks[0]
+    service = clients.services[0]
     voice_id = service.speech.voice_id
 
     def noting(name: str | None) -> str:

@@ -54,11 +54,11 @@ def results(folder: Path, url: str, ids: list[str]) -> list[dict[str, bytes]]:
     for job_id in ids:
         record = service.records.read(job_id).record
         assert (record.status, record.done) == (JobStatus.SUCCEEDED, record.parts)
-        shelf = service.shelf(job_id)
-        names = {path.name for path in shelf.folder.iterdir()}
+        files = service.files(job_id)
+        names = {path.name for path in files.folder.iterdir()}
         assert not [name for name in names if name.startswith(".")], "no draft is left"
-        files = {path.name: path.read_bytes() for path in shelf.folder.glob("*.pcm")}
-        found.append(files | ({record.result: shelf.result_file(record.result).read_bytes()} if record.result else {}))
+        samples = {path.name: path.read_bytes() for path in files.folder.glob("*.pcm")}
+        found.append(samples | ({record.result: files.result_file(record.result).read_bytes()} if record.result else {}))
     return found
 
 

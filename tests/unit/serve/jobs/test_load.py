@@ -72,9 +72,9 @@ def test_ten_thousand_jobs_delay_nobody_else(tmp_path: Path):
         first, _ = asyncio.run(service.of(RequestContext("id", Caller("busy"))).create(body, b""))
         record, script = first.record, f"script-{first.record.script}.json"
         for number in range(waiting):
-            folder = service.shelf(f"{PREFIX}{number:05d}").folder
+            folder = service.files(f"{PREFIX}{number:05d}").folder
             folder.mkdir()
-            (folder / script).symlink_to(service.shelf(first.id).folder / script)
+            (folder / script).symlink_to(service.files(first.id).folder / script)
             service.records.create(f"{PREFIX}{number:05d}", record)
         wait_until(lambda: len(service.records.refresh()) == waiting + 1)
         replies(live, f"{waiting} jobs wait", 200, "Hello there.")

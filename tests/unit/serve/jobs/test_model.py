@@ -17,7 +17,7 @@ from unittest import mock
 
 import pytest
 
-from pipeline.books import shelf as shelves
+from pipeline.books import job_files
 from pipeline.errors import StoreUnavailable, SynthesisError
 from pipeline.store.open import open_store
 from pipeline.store.store import Store
@@ -186,8 +186,8 @@ class Clients:
         body = JobBody(input=text, response_format=self._chance.choice(("wav", "flac")), seed=1, voice="default")
         key = self._chance.choice((None, "once"))
         context = RequestContext("id", known.caller, idempotency_key=key)
-        desks = [self._chance.choice(self.replicas).service] if key is None else [each.service for each in self.replicas]
-        asked = [service.of(context).create(body, text.encode()) for service in desks]
+        services = [self._chance.choice(self.replicas).service] if key is None else [each.service for each in self.replicas]
+        asked = [service.of(context).create(body, text.encode()) for service in services]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         jobs = {answer[0].id: answer[0] for answer in answers if not isinstance(answer, BaseException)}
         others = [
@@ -275,12 +275,12 @@ def check(clients: Clients, fresh: JobService) -> None:
     unsure = {known.caller.id for known in clients.jobs if known.unsure or known.is_deleted}
     assert all(job.id in wanted or job.record.tenant in unsure for job in jobs.values()), "no job is made for a refusal"
     for job in jobs.values():
-        record, shelf = job.record, fresh.shelf(job.id)
+        record, files = job.record, fresh.files(job.id)
         assert record.status in (JobStatus.SUCCEEDED, JobStatus.CANCELLED), record
-        script = shelf.script(record.script)
+        script = files.script(record.script)
         if record.status is JobStatus.SUCCEEDED:
-            assert shelf.lengths().keys() >= set(script.keys), "its samples are there"
-            assert not record.result or shelf.result_file(record.result).exists(), "its file is there"
+            assert files.lengths().keys() >= set(script.keys), "its samples are there"
+            assert not record.result or files.result_file(record.result).exists(), "its file is there"
     assert {path.name for path in fresh.folders()} <= jobs.keys(), "nothing is kept without a record"
 
 
@@ -288,14 +288,14 @@ def check(clients: Clients, fresh: JobService) -> None:
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> list[Trouble]:
     """Writes of files fail now and then while a trouble is on."""
     troubles: list[Trouble] = []
-    write = shelves.write_durably
+    write = job_files.write_durably
 
     def write_or_not(*args: Any, **names: Any) -> None:
         if troubles and troubles[-1].drawn(0.03):
             raise OSError(errno.ENOSPC, "No space left on device")
         write(*args, **names)
 
-    monkeypatch.setattr(shelves, "write_durably", write_or_not)
+    monkeypatch.setattr(job_files, "write_durably", write_or_not)
     monkeypatch.setattr(runner.LOG, "disabled", True)
     monkeypatch.setattr(intake, "ASK_AGAIN_S", 0.01)
     monkeypatch.setattr(intake, "ANSWER_S", 60.0)

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from pipeline.books import assemble, shelf
+from pipeline.books import assemble, job_files
 from pipeline.store.open import open_store
 from serve.config.jobs import JobsConfig
 from serve.errors import to_api_error
@@ -227,7 +227,7 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    found, write, fsync = Disk(), shelf.write_durably, assemble.os.fsync
+    found, write, fsync = Disk(), job_files.write_durably, assemble.os.fsync
 
     def write_or_not(*args: Any, **names: Any) -> None:
         found.write()
@@ -239,7 +239,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 
     monkeypatch.setattr("serve.jobs.active_job.FIRST_RETRY_S", 0.05)
     monkeypatch.setattr("serve.jobs.active_job.LONGEST_RETRY_S", 0.05)
-    monkeypatch.setattr(shelf, "write_durably", write_or_not)
+    monkeypatch.setattr(job_files, "write_durably", write_or_not)
     monkeypatch.setattr(assemble.os, "fsync", sync_or_not)
     yield found
     found.error = None
@@ -274,17 +274,17 @@ def test_jobs_wait_for_space_and_new_ones_are_refused(tmp_path: Path, disk: Disk
 def test_a_file_that_cannot_be_kept_is_made_once_there_is_space(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch):
     with living(tmp_path, Speaker(chunks=1)) as live:
         url = f"{live.url}/v1/audio/jobs"
-        monkeypatch.setattr(shelf, "write_durably", shelf.write_durably)
+        monkeypatch.setattr(job_files, "write_durably", job_files.write_durably)
         made = assemble.assemble
         monkeypatch.setattr("serve.jobs.finishing.assemble", lambda *args: (disk.write(), made(*args)))
-        write = shelf.write_durably
+        write = job_files.write_durably
 
         def last_part(path: Path, *args: Any, **names: Any) -> None:
             write(path, *args, **names)
             if path.suffix == ".pcm":
                 disk.error = errno.ENOSPC
 
-        monkeypatch.setattr(shelf, "write_durably", last_part)
+        monkeypatch.setattr(job_files, "write_durably", last_part)
         job = requests.post(url, json={"input": "One.", "seed": 1, "response_format": "flac"}, timeout=60).json()["id"]
         wait_until(lambda: requests.get(f"{url}/{job}", timeout=60).json()["progress"]["waiting_for"] == "disk")
         disk.error = None

@@ -437,7 +437,7 @@ def test_a_dialogue_has_a_voice_for_each_turn(tmp_path: Path):
         assert [part["start_s"] for part in parts] == pytest.approx([0, part_s + 0.6, 2 * part_s + 0.6 + 0.25])
         known = live.services.jobs.records.read(job["id"])
         assert known is not None
-        script = live.services.jobs.shelf(job["id"]).script(known.record.script)
+        script = live.services.jobs.files(job["id"]).script(known.record.script)
         assert [part.speaker for part in script.parts] == ["", "Ben", ""]
         for wrong in (
             {"turns": turns, "input": "x"},

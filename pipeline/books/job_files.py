@@ -1,4 +1,4 @@
-"""Shelf: the files of one job: its script, the samples of each part, and what is assembled of them.
+"""Job files: what is on the disk of one job: its script, the samples of each part, and what is assembled of them.
 
 In:    scripts, samples, notes about them
 Out:   the same, after any crash
@@ -52,7 +52,7 @@ class PartNotes:
     """code of a text warning -> how often"""
 
 
-class Shelf:
+class JobFiles:
     """The files of one job. Several processes may write the same ones: equal names have equal contents."""
 
     def __init__(self, folder: Path) -> None:
