@@ -21,9 +21,6 @@ from serve.remote.replicas import Replicas, fullest_gpu
 from serve.resilience.quarantine import Quarantine
 from serve.speech.services import SpeechServices
 
-HEALTH_S = 1.0
-"""the state of the parts is collected at most once in this time, for all callers [s]"""
-
 
 class IngressStatus:
     """http.services.ServiceStatus of one ingress replica."""
@@ -48,7 +45,6 @@ class IngressStatus:
         self._quarantine = quarantine
         self._unread = unread
         self._health: asyncio.Task[dict[str, Any]] | None = None
-        self._health_until = 0.0
 
     async def why_not_ready(self) -> str | None:
         """Returns why a request would not be served now; None if it would."""
@@ -62,10 +58,9 @@ class IngressStatus:
         return {name: state for name, state in self._replicas.wakefulness().items() if state is not Wakefulness.AWAKE}
 
     async def health(self) -> dict[str, Any]:
-        """Returns the state of every part, for people and dashboards; at most HEALTH_S old, shared and not to be changed."""
-        now = asyncio.get_running_loop().time()
-        if self._health is None or (self._health.done() and now >= self._health_until):
-            self._health, self._health_until = asyncio.create_task(self._collect()), now + HEALTH_S
+        """Returns the state of every part, for people and dashboards: one collection for all who ask meanwhile, not to be changed."""
+        if self._health is None or self._health.done():
+            self._health = asyncio.create_task(self._collect())
         return await asyncio.shield(self._health)  # who leaves takes it from nobody
 
     async def _collect(self) -> dict[str, Any]:
