@@ -58,7 +58,7 @@ class IngressStatus:
         return {name: state for name, state in self._replicas.wakefulness().items() if state is not Wakefulness.AWAKE}
 
     async def health(self) -> dict[str, Any]:
-        """Returns the state of every part, for people and dashboards: one collection for all who ask meanwhile, not to be changed."""
+        """Returns the state of every part, for people and dashboards: one for all who ask meanwhile, not to be changed."""
         if self._health is None or self._health.done():
             self._health = asyncio.create_task(self._collect())
         return await asyncio.shield(self._health)  # who leaves takes it from nobody
