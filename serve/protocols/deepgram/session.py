@@ -106,7 +106,7 @@ class DeepgramSession:
                 if not conversation.is_open(CONTEXT):
                     self._done = 0
                     conversation.open(CONTEXT, self._settings)
-                conversation.add(CONTEXT, message.text or "")
+                await conversation.add(CONTEXT, message.text or "")
             case "Flush":
                 return self._flush(conversation)
             case "Clear":

@@ -49,14 +49,14 @@ class DialogueSession(ContextsSession[SocketQuery, _Cast]):
         message = read_frame(DialogueFrame, frame)
         self._check_open()
         if message.context_id is not None:
-            self._act(message.context_id, message, conversation)
+            await self._act(message.context_id, message, conversation)
         elif not message.close_socket:
             raise bad_request("missing_field", "every message names its context", param="context_id")
         if message.close_socket:
             self._close_all(conversation)
         return None
 
-    def _act(self, name: str, message: DialogueFrame, conversation: Conversation) -> None:
+    async def _act(self, name: str, message: DialogueFrame, conversation: Conversation) -> None:
         """Registers a context, or does what a later message of it says."""
         if name not in self._beginnings:
             self._register(name, message, conversation)
@@ -73,7 +73,7 @@ class DialogueSession(ContextsSession[SocketQuery, _Cast]):
                 conversation.flush(name)
             if line.text:
                 self._open(name, conversation)
-                conversation.add(name, line.text, line.voice_id)
+                await conversation.add(name, line.text, line.voice_id)
         if message.flush and conversation.is_open(name):
             conversation.flush(name)
         if message.close_context:

@@ -65,14 +65,14 @@ class ElevenLabsSession(ContextsSession[TextSocketQuery, Message]):
             return None
         closes = self._has_contexts and (message.close_socket or message.close_context)
         if message.has_words or message.flush or not closes:
-            self._speak(name, message, conversation)
+            await self._speak(name, message, conversation)
         if closes and message.close_socket:
             self._close_all(conversation)
         elif closes and conversation.is_open(name):
             conversation.close(name, rest=False)
         return None
 
-    def _speak(self, name: str, message: Frame, conversation: Conversation) -> None:
+    async def _speak(self, name: str, message: Frame, conversation: Conversation) -> None:
         """Opens a context if need be, and adds to it."""
         opens = not conversation.is_open(name)
         if message.text is None and not message.flush:
@@ -86,7 +86,7 @@ class ElevenLabsSession(ContextsSession[TextSocketQuery, Message]):
         elif any(self._beginnings[name].get(field) != value for field, value in _lasting(message).items()):
             raise bad_request("settings_changed", "a context keeps the settings and dictionaries of its first message")
         if message.text and (message.has_words or not opens):
-            conversation.add(name, message.text)
+            await conversation.add(name, message.text)
         if message.flush or (self._query.auto_mode and message.has_words):
             conversation.flush(name)
 

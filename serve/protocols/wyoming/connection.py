@@ -137,13 +137,13 @@ class WyomingConnection:
             await self._begin(GrowingSpeech(self._services, self._config, self._player, event.data))
         elif Synthesize.is_type(kind):
             if isinstance(growing, GrowingSpeech):
-                growing.repeat(checked(SynthesizeData, event.data).text)
+                await growing.repeat(checked(SynthesizeData, event.data).text)
             else:
                 await self._begin(WholeSpeech(self._services, self._config, self._player, event.data))
         elif SynthesizeChunk.is_type(kind):
             if not isinstance(growing, GrowingSpeech):
                 raise bad_request("conflict", "there is no text to add to: synthesize-start comes first", status=409)
-            growing.add(checked(ChunkData, event.data).text)
+            await growing.add(checked(ChunkData, event.data).text)
         elif SynthesizeStop.is_type(kind) and isinstance(growing, GrowingSpeech):
             growing.close()
 

@@ -101,7 +101,7 @@ class GrowingSpeech:
         """True while text of it that is complete has not been spoken."""
         return self._conversation is not None and self._conversation.is_busy
 
-    def add(self, text: str) -> None:
+    async def add(self, text: str) -> None:
         """Appends a piece of text.
 
         Raises:
@@ -109,12 +109,12 @@ class GrowingSpeech:
         """
         self._has_text = True
         if self._conversation is not None and self._conversation.is_open(CONTEXT):
-            self._conversation.add(CONTEXT, text)
+            await self._conversation.add(CONTEXT, text)
 
-    def repeat(self, text: str) -> None:
+    async def repeat(self, text: str) -> None:
         """Takes the whole text, which clients send behind the pieces for services that read none, if there were none."""
         if not self._has_text:
-            self.add(text)
+            await self.add(text)
 
     def close(self) -> None:
         """Ends the text."""

@@ -109,7 +109,7 @@ class Conversation:
         self._contexts[name] = Context(name, settings, self._services, request, self._emit, self.changed.set)
         self._opened += 1
 
-    def add(self, name: str, text: str, voice: str | None = None) -> None:
+    async def add(self, name: str, text: str, voice: str | None = None) -> None:
         """Appends text to a context.
 
         Args:
@@ -130,7 +130,7 @@ class Conversation:
             )
         if context.parts_waiting >= MOST_PARTS:
             raise AtCapacity(f"{MOST_PARTS} parts of this context wait to be spoken: flush longer ones", retry_after_s=1.0)
-        context.add(text, voice)
+        await context.add(text, voice)
 
     def flush(self, name: str) -> None:
         """Ends the present part of a context.

@@ -40,11 +40,11 @@ def check_json(raw: bytes, most_values: int) -> None:
             elif sign in _CLOSING:
                 depth -= 1
             elif (depth := depth + 1) > MOST_DEPTH:
-                raise bad_request("invalid_json", f"the body is nested too deeply: the limit is {MOST_DEPTH}")
+                raise bad_request("invalid_json", f"the JSON is nested too deeply: the limit is {MOST_DEPTH}")
         values += len(signs) - signs.count(b"]") - signs.count(b"}")
         if values > most_values:
-            raise bad_request("too_many_values", f"the body has more than {most_values} fields and elements: send fewer")
+            raise bad_request("too_many_values", f"there are more than {most_values} fields and elements: send fewer")
         if fields >= MOST_FIELDS:
-            raise bad_request("too_many_values", f"the body has more than {MOST_FIELDS} fields: leave unknown ones out")
+            raise bad_request("too_many_values", f"there are more than {MOST_FIELDS} fields: leave unknown ones out")
         if depth < 0:
             return  # no JSON, as the parser will say

@@ -54,7 +54,7 @@ class ConversationSession:
                 conversation.open(message.context, message.settings(self._lead_s))
                 return {"type": "opened", "context": message.context}
             case TextMessage() as message:
-                conversation.add(message.context, message.text)
+                await conversation.add(message.context, message.text)
             case FlushMessage() as message:
                 conversation.flush(message.context)
             case CloseMessage() as message:

@@ -68,10 +68,10 @@ class Room:
         speech = {**PCM, **settings.pop("speech", {})}
         self.conversation.open(name, ContextSettings(speech, settings.pop("lead_s", 60.0), **settings))
 
-    def say(self, *texts: str, name: str = "a", closes: bool = False) -> None:
+    async def say(self, *texts: str, name: str = "a", closes: bool = False) -> None:
         """Adds parts; closes the context after them if asked to."""
         for text in texts:
-            self.conversation.add(name, text)
+            await self.conversation.add(name, text)
             self.conversation.flush(name)
         if closes:
             self.conversation.close(name)
@@ -138,7 +138,7 @@ def test_the_audio_depends_on_the_text_and_its_flushes_alone(text, data):
         async def work(room: Room) -> None:
             room.open(sentences=sentences)
             for piece in pieces:
-                room.conversation.add("a", piece)
+                await room.conversation.add("a", piece)
                 await asyncio.sleep(0)
             room.conversation.close("a")
             await room.over("a")
@@ -155,9 +155,9 @@ def test_the_audio_depends_on_the_text_and_its_flushes_alone(text, data):
 async def test_a_context_says_what_it_speaks_in_order():
     async with talking() as room:
         room.open()
-        room.say("One. ")
+        await room.say("One. ")
         room.conversation.flush("a")
-        room.conversation.add("a", "  Two.")
+        await room.conversation.add("a", "  Two.")
         room.conversation.close("a")
         await room.over("a")
     kinds = [type(one.event if isinstance(one, PartSpoken) else one) for one in room.said]
@@ -173,7 +173,7 @@ async def test_contexts_are_spoken_at_once_and_do_not_mix():
     async with talking(Room(Speaker(chunks=3, pause_s=0.01))) as room:
         for number in range(8):
             room.open(f"c{number}", speech={"seed": number})
-            room.conversation.add(f"c{number}", "Some words.")
+            await room.conversation.add(f"c{number}", "Some words.")
         for number in range(8):
             room.conversation.close(f"c{number}")
         await room.over(*(f"c{number}" for number in range(8)))
@@ -186,7 +186,7 @@ async def test_contexts_are_spoken_at_once_and_do_not_mix():
 
 async def say_all(room: Room, seed: int) -> None:
     room.open(speech={"seed": seed})
-    room.conversation.add("a", "Some words.")
+    await room.conversation.add("a", "Some words.")
     room.conversation.close("a")
     await room.over("a")
 
@@ -201,7 +201,7 @@ async def test_what_has_nothing_to_say_is_skipped_and_the_context_goes_on():
 
     async with talking(Room(Wordless(chunks=1))) as room:
         room.open()
-        room.say("...", "Words.", closes=True)
+        await room.say("...", "Words.", closes=True)
         await room.over("a")
     skipped, started, *_ = room.said
     assert isinstance(skipped, PartSkipped)
@@ -213,13 +213,13 @@ async def test_a_failure_ends_its_context_alone():
     async with talking(Room(Speaker(chunks=2, fails_at=1))) as room:
         for name in ("a", "b"):
             room.open(name, speech={} if name == "b" else {"priority": None})
-            room.conversation.add(name, "Some words. ")
+            await room.conversation.add(name, "Some words. ")
         room.conversation.flush("a")
         await room.over("a")
         room.speaker.fails_at = None
         room.conversation.close("b")
         with pytest.raises(ApiError, match="no context"):
-            room.conversation.add("a", "more")
+            await room.conversation.add("a", "more")
         await room.over("b")
         room.open("a")
     failed = next(one for one in room.said if isinstance(one, ContextFailed))
@@ -233,7 +233,7 @@ async def test_a_failure_ends_its_context_alone():
 def test_a_cancel_at_any_point_leaves_nothing_behind(after, played_s):
     async def work(room: Room) -> None:
         room.open()
-        room.say("One two. ", "Three four. ")
+        await room.say("One two. ", "Three four. ")
         await until(lambda: len(room.said) >= min(after, 8))
         if isinstance(room.said[-1] if room.said else None, ContextClosed):
             return
@@ -252,7 +252,7 @@ def test_a_cancel_at_any_point_leaves_nothing_behind(after, played_s):
 async def test_an_interruption_says_what_was_heard():
     async with talking() as room:
         room.open()
-        room.say("One two three. ")
+        await room.say("One two three. ")
         await until(lambda: len(room.said) == 4)
         await room.conversation.cancel("a", 0.1)
     heard = room.said[-1].played
@@ -283,7 +283,7 @@ async def test_many_contexts_leave_no_more_than_a_few_behind():
 async def test_the_next_part_waits_until_no_more_than_the_lead_is_unplayed():
     async with talking() as room:
         room.open(lead_s=0.25)
-        room.say("One.", "Two.", "Three.")
+        await room.say("One.", "Two.", "Three.")
         await until(lambda: len(room.said) >= 4)
         assert room.texts == ["One."], "0.4 s were sent, and 0.25 s may be ahead"
         await until(lambda: len(room.texts) == 2)
@@ -298,7 +298,7 @@ async def test_a_pause_ends_a_part_if_the_context_says_so():
         room.open("a", pause_s=0.01)
         room.open("b")
         for name in ("a", "b"):
-            room.conversation.add(name, "Some words")
+            await room.conversation.add(name, "Some words")
         await until(lambda: len(room.said) >= 4)
         assert {one.context for one in room.said} == {"a"}
 
@@ -306,7 +306,7 @@ async def test_a_pause_ends_a_part_if_the_context_says_so():
 async def test_draining_speaks_what_was_flushed_and_opens_nothing():
     async with talking() as room:
         room.open()
-        room.say("One.", "Two.")
+        await room.say("One.", "Two.")
         room.services.admission.close()
         room.conversation.leave()
         assert room.conversation.is_busy
@@ -339,13 +339,13 @@ async def test_limits_answer_in_words(monkeypatch):
         for number in range(100):
             with pytest.raises(AtCapacity, match="contexts are open"):
                 room.open(f"c{number}", lead_s=1.0)
-        room.conversation.add("a", "1234567")
+        await room.conversation.add("a", "1234567")
         with pytest.raises(AtCapacity, match="were not taken"):
-            room.conversation.add("a", "89012")
-        room.conversation.add("a", "890")
+            await room.conversation.add("a", "89012")
+        await room.conversation.add("a", "890")
         room.conversation.close("a")
         with pytest.raises(ApiError, match="takes no more text"):
-            room.conversation.add("a", "")
+            await room.conversation.add("a", "")
         await room.over("a")
         assert room.texts == ["1234567890"]
 
@@ -353,7 +353,7 @@ async def test_limits_answer_in_words(monkeypatch):
 async def test_a_part_is_refused_as_its_request_would_be():
     async with talking(Room(limits=LimitsConfig(max_text_chars=20))) as room:
         room.open("a")
-        room.conversation.add("a", "x" * 30)
+        await room.conversation.add("a", "x" * 30)
         room.conversation.close("a")
         await room.over("a")
         (failed,) = room.said
@@ -367,7 +367,7 @@ async def test_parts_are_charged_and_end_when_the_quota_is_used_up():
 
     async with talking(room) as room:
         room.open("a")
-        room.say(*["Hello"] * 3)
+        await room.say(*["Hello"] * 3)
         await room.over("a")
     assert room.texts == ["Hello"]
     assert room.said[-1].error.spec.code == "quota_exceeded"
@@ -377,7 +377,7 @@ async def test_parts_are_charged_and_end_when_the_quota_is_used_up():
 async def test_a_client_that_cannot_be_written_to_ends_its_conversation(refusal):
     async with talking(Room(Speaker(chunks=None))) as room:
         room.open()
-        room.conversation.add("a", "One.")
+        await room.conversation.add("a", "One.")
         room.refusal = refusal
         room.conversation.close("a")
         await until(lambda: room.conversation.broken is not None)
@@ -392,7 +392,7 @@ async def test_a_replica_has_room_for_so_many_sockets():
             with pytest.raises(AtCapacity, match="max_sockets"), conversations.joined(Room().conversation):
                 pass
             room.open()
-            room.say("One.")
+            await room.say("One.")
             assert conversations.busy == 1
             conversations.leave()
             assert room.conversation.leaving.is_set()
