@@ -359,8 +359,10 @@ class Scheduler:
         preempted: list[tuple[Sequence, int]] = []
         for sequence in self._running():
             sequence.preempt_pending = False
+        if not self.queue:
+            return (), (), ()
         counts = self._counts()
-        if not self.queue or counts.are_full:
+        if counts.are_full:
             return (), (), ()
         order = self.queue.order()
         while len(placed) < self._config.prefill_rows and (turn := next_turn(order, counts)) is not None:
