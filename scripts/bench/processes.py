@@ -18,6 +18,8 @@ from typing import NamedTuple, Self
 
 import psutil
 
+from serve.commands.launch.processes import listeners
+
 REPLICA = re.compile(r"ray::ServeReplica:[^:]+:(\w+)")
 TEXT_WORKER = "pipeline.text.isolation"
 HAPROXY = "/haproxy "
@@ -44,8 +46,7 @@ def family(variable: str, *roots: int) -> list[psutil.Process]:
 
 def listening(port: int) -> list[psutil.Process]:
     """Returns the processes of the session that listens at a port of this machine: those of a service."""
-    sockets = [entry for entry in psutil.net_connections("tcp") if entry.status == psutil.CONN_LISTEN]
-    sessions = {_session(entry.pid) for entry in sockets if entry.laddr[1:] == (port,) and entry.pid}
+    sessions = {_session(listener.pid) for listener in listeners() if listener.port == port and listener.pid}
     return [process for process in psutil.process_iter() if _session(process.pid) in sessions]
 
 

@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Scope as AsgiScope
 
 from serve.access.api_keys import Scope
+from serve.http.protocol import path_in
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -88,7 +89,7 @@ class RouteAccessTable:
 
         Of a path with another method, which the router will answer with 405: nothing where the path is open, else any key.
         """
-        path = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
+        path = path_in(scope)
         is_websocket = scope["type"] == "websocket"
         if path in self._open_paths and not is_websocket:
             return OPEN

@@ -24,6 +24,7 @@ from pipeline.errors import SynthesisError
 from serve.errors import ApiError, ErrorSpec, bad_request, plain_status
 from serve.http import uvicorn_protocols
 from serve.http.error_reply import named_error_reply
+from serve.http.protocol import path_in
 from serve.http.sender import peer_of, safe_request_id
 from serve.protocols.registry import PROTOCOLS
 
@@ -108,7 +109,7 @@ class ErrorEnvelope:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].removeprefix(scope.get("root_path", "")).startswith("/-/"):
+        if scope["type"] != "http" or path_in(scope).startswith("/-/"):
             await self._app(scope, receive, send)
             return
         request_id = Headers(scope=scope).get("x-request-id", "")

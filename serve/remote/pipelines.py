@@ -92,10 +92,11 @@ class VersionPipelines:
             as Synthesizer.stream; StageAsleep; RequestQuarantined, AtCapacity: as Quarantine.track.
         """
         with self._quarantine.track(request):
-            self._cold_starts.check(needed_by(self._version(request)))
-            version, began, first_audio_s, failed = self._version(request).id, time.monotonic(), None, False
+            version = self._version(request)
+            self._cold_starts.check(needed_by(version))
+            began, first_audio_s, failed = time.monotonic(), None, False
             try:
-                async with aclosing(self._pipeline_for(request).stream(request)) as chunks:
+                async with aclosing(self._synthesizers[version.id].stream(request)) as chunks:
                     async for chunk in chunks:
                         if first_audio_s is None and len(chunk.samples):
                             first_audio_s = time.monotonic() - began
@@ -106,7 +107,7 @@ class VersionPipelines:
                 failed = failed or (gave_up and time.monotonic() - began > GIVEN_UP_S)
                 raise
             finally:
-                self._rollout.ended(version, failed=failed, first_audio_s=first_audio_s)
+                self._rollout.ended(version.id, failed=failed, first_audio_s=first_audio_s)
 
     async def awake(self, request: SynthesisRequest) -> float:
         """Returns once every stage of the version has a replica.

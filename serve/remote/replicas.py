@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.spec import STEPS_PER_SECOND
 from serve.config.model_versions import Version
 from serve.remote.cold_start import ColdStarts, Wakefulness
 from serve.remote.remote_stages import Handle, ask_stats
@@ -21,7 +21,6 @@ from serve.resilience.rollout import Rollout
 
 LOG = logging.getLogger("ray.serve.chattts")
 
-STEPS_PER_SECOND = SAMPLE_RATE / SAMPLES_PER_STEP
 TEXT = "TextNormalizer"
 OF_REPLICA = ("replica", "gpus", "trouble", "has_work", "gpu_mem_percent", BUSY, BACKLOG_S)  # what the stats of any stage have
 LOOK_S = 1.0  # between two checks for calls without progress

@@ -203,7 +203,7 @@ def test_a_listener_beside_an_old_book_is_not_slowed_down(fixed: float, each: fl
         before, played = books[0].steps, []
         while listener not in engine.done:
             engine.run(1)
-            played.append((engine.now - listener.first_block_at) * 46.875 - listener.steps)
+            played.append((engine.now - listener.first_block_at) / STEP_OF_SPEECH_S - listener.steps)
         beside = books[0].steps - before
         if fixed + each < 0.82:
             assert max(played) <= 1, "no gap"
