@@ -23,8 +23,8 @@ def seconds_on(device: str, work: Callable[[], object], *, times: int, repeats: 
     """Returns the median over `repeats` of the mean seconds of `times` calls."""
     for _ in range(WARM_RUNS):
         work()
-    found = sorted(mean_seconds(device, work, times) for _ in range(repeats))
-    return found[len(found) // 2]
+    durations = sorted(mean_seconds(device, work, times) for _ in range(repeats))
+    return durations[len(durations) // 2]
 
 
 def kernels_of(device: str, work: Callable[[], object]) -> dict[str, object]:

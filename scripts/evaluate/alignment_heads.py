@@ -68,14 +68,18 @@ def starts(decoder: Decoder, text: str, samples: NDArray[np.float32]) -> list[fl
     words = re.findall(r"[a-z']+", text.lower())
     if any(decoder.lookup_word(word) is None for word in words):
         return None
-    heard = soxr.resample(samples, SAMPLE_RATE, RATE)
-    loudest = float(np.abs(heard).max(initial=1e-4))
+    resampled = soxr.resample(samples, SAMPLE_RATE, RATE)
+    loudest = float(np.abs(resampled).max(initial=1e-4))
     decoder.set_align_text(" ".join(words))
     decoder.start_utt()
-    decoder.process_raw((heard / loudest * PEAK * 32767).astype("<i2").tobytes(), full_utt=True)
+    decoder.process_raw((resampled / loudest * PEAK * 32767).astype("<i2").tobytes(), full_utt=True)
     decoder.end_utt()
-    found = [(re.sub(r"\(\d+\)", "", one.word), one.start_frame) for one in decoder.seg() or () if one.word[0] not in "<[("]
-    return [frame * FRAME_S for _, frame in found] if [word for word, _ in found] == words else None
+    frames = [
+        (re.sub(r"\(\d+\)", "", segment.word), segment.start_frame)
+        for segment in decoder.seg() or ()
+        if segment.word[0] not in "<[("
+    ]
+    return [frame * FRAME_S for _, frame in frames] if [word for word, _ in frames] == words else None
 
 
 async def speak(
@@ -121,7 +125,11 @@ def scores_of(attention: PromptAttention, prompt: Prompt, codes: NDArray[np.int6
 def errors_ms(spoken: Iterable[Spoken], heads: Sequence[int]) -> NDArray[np.float64]:
     """Returns the error of the beginning of each word that these heads give [ms]."""
     return np.array(
-        [1000 * (ours - theirs) for one in spoken for ours, theirs in zip(_begun(one, heads), one.starts_s, strict=True)]
+        [
+            1000 * (ours - theirs)
+            for recording in spoken
+            for ours, theirs in zip(_begun(recording, heads), recording.starts_s, strict=True)
+        ]
     )
 
 
@@ -162,7 +170,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sentences", type=int, default=40, help="of each kind (default: %(default)s)")
     parser.add_argument("--write", action="store_true", help="write taught.json and SHA256SUMS of the checkpoint")
     args = parser.parse_args(arguments)
-    spoken = asyncio.run(speak_all(args.checkpoint, [one for kind in KINDS for one in held_out(kind)[: args.sentences]]))
+    spoken = asyncio.run(
+        speak_all(args.checkpoint, [sentence for kind in KINDS for sentence in held_out(kind)[: args.sentences]])
+    )
     if len(spoken) < 2:
         print("the judge understands too few sentences of this checkpoint", file=sys.stderr)
         return 1

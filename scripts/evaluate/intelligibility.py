@@ -117,10 +117,10 @@ def score(listener: Listener, recordings: Iterable[tuple[str, Recording]], kind:
     """Counts the mistakes in sentences of a kind."""
     wrong = total = 0
     for sentence, recording in recordings:
-        heard = listener.compare(kind, sentence, recording)
-        if shown and heard.mistakes:
-            print(f"{heard.mistakes:3d}  {' '.join(heard.expected)}  ->  {' '.join(heard.recognised)}")
-        wrong, total = wrong + heard.mistakes, total + len(heard.expected)
+        transcript = listener.compare(kind, sentence, recording)
+        if shown and transcript.mistakes:
+            print(f"{transcript.mistakes:3d}  {' '.join(transcript.expected)}  ->  {' '.join(transcript.recognised)}")
+        wrong, total = wrong + transcript.mistakes, total + len(transcript.expected)
     return Score(wrong, total)
 
 
@@ -129,17 +129,20 @@ def main(arguments: list[str] | None = None) -> int:
     args = parsed(arguments)
     try:
         kinds = args.kinds or [kind for language in languages(args) for kind in KINDS[language]]
-        chosen: list[Spoken] = [(kind, one) for kind in kinds for one in held_out(kind)[: args.sentences]]
-        sentences = [one for _, one in chosen]
+        chosen: list[Spoken] = [(kind, sentence) for kind in kinds for sentence in held_out(kind)[: args.sentences]]
+        sentences = [sentence for _, sentence in chosen]
         recordings = synthesise_locally(args, sentences) if args.local else request_all(args, sentences)
     except (SynthesisError, CheckpointError, ConfigError, requests.RequestException) as error:
         print(error, file=sys.stderr)
         return 1
-    audio_s = sum(len(one.samples) / one.rate for one in recordings)
+    audio_s = sum(len(recording.samples) / recording.rate for recording in recordings)
     result: dict[str, Any] = {"voice": args.voice, "seed": args.seed}
     result |= {"dtype": args.dtype, "weights": args.weights, "kv": args.kv} if args.local else {}
     result |= figures(list(zip(chosen, recordings, strict=True)), shown=args.show)
-    result |= {"audio_s": round(audio_s, 1), "real_time_factor": round(sum(one.took_s for one in recordings) / audio_s, 3)}
+    result |= {
+        "audio_s": round(audio_s, 1),
+        "real_time_factor": round(sum(recording.took_s for recording in recordings) / audio_s, 3),
+    }
     above = {kind: getattr(args, f"{kind}_above_teacher") for kind in kinds}
     broken = beyond(result, above, args.real_time_factor)
     for sentence in broken:
@@ -193,7 +196,7 @@ def languages(args: argparse.Namespace) -> Iterable[Language]:
     reply = requests.get(f"{args.url.rstrip('/')}/v1/models", timeout=TIMEOUT_S)
     reply.raise_for_status()
     spoken = [set(model["languages"]) for model in reply.json()["data"]]
-    return [language for language in KINDS if all(language in one for one in spoken)]
+    return [language for language in KINDS if all(language in names for names in spoken)]
 
 
 def synthesise_locally(args: argparse.Namespace, sentences: list[str]) -> list[Recording]:

@@ -70,8 +70,8 @@ class Listener:
         """Returns what is recognised in the recording of a sentence, and its mistakes."""
         if language_of(kind) == "zh":
             syllables = as_heard(syllables_of(sentence))
-            found = self._mandarin.transcribe(recording.samples, recording.rate)
-            return Heard(syllables, found, edits(syllables, found))
+            recognised_syllables = self._mandarin.transcribe(recording.samples, recording.rate)
+            return Heard(syllables, recognised_syllables, edits(syllables, recognised_syllables))
         expected = words_of(sentence.replace("'", ""))
         recognised = self._english.transcribe(recording.samples, recording.rate, kind)
         return Heard(expected, recognised, mistakes(expected, recognised))

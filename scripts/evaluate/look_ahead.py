@@ -62,9 +62,9 @@ def distances_db(ours: Samples, exact: Samples) -> NDArray[np.float64]:
     """Returns the log-spectral distance (frames,) of samples (n,) in the frames that can be heard [dB]."""
     ours_db, exact_db = _spectrum_db(ours), _spectrum_db(exact)
     floor = exact_db.max() + AUDIBLE_DB
-    heard = np.maximum(ours_db, exact_db).max(axis=1) > floor
+    audible = np.maximum(ours_db, exact_db).max(axis=1) > floor
     difference = np.maximum(ours_db, floor) - np.maximum(exact_db, floor)
-    distances: NDArray[np.float64] = np.sqrt((difference[heard] ** 2).mean(axis=1))
+    distances: NDArray[np.float64] = np.sqrt((difference[audible] ** 2).mean(axis=1))
     return distances
 
 
@@ -104,22 +104,28 @@ async def spoken(local: LocalPipeline, kind: Kind, sentence: str) -> Spoken:
 async def spoken_all(config: PipelineConfig, chosen: Sequence[tuple[Kind, str]]) -> tuple[int, list[Spoken]]:
     """Returns the exact look-ahead of a checkpoint [steps], and all sentences."""
     async with open_pipeline(config) as local:
-        return (await local.vocoder.traits()).look_ahead, [await spoken(local, *one) for one in chosen]
+        return (await local.vocoder.traits()).look_ahead, [await spoken(local, *sentence) for sentence in chosen]
 
 
 def figures(sentences: Sequence[Spoken], way: str, listener: Listener | None) -> dict[str, Any]:
     """Returns the figures of one way of decoding, over all sentences."""
-    distances = np.concatenate([distances_db(one.ways[way], one.ways[EXACT]) for one in sentences])
-    same = [np.array_equal(one.ways[way], one.ways[EXACT]) for one in sentences]
-    found: dict[str, Any] = {
+    distances = np.concatenate([distances_db(sentence.ways[way], sentence.ways[EXACT]) for sentence in sentences])
+    same = [np.array_equal(sentence.ways[way], sentence.ways[EXACT]) for sentence in sentences]
+    result: dict[str, Any] = {
         "distance_db": round(float(distances.mean()), 3),
         "distance_p95_db": round(float(np.percentile(distances, 95)), 3),
         "same_samples": sum(same),
     }
     if listener is not None:
-        heard = [listener.compare(one.kind, one.sentence, Recording(one.ways[way], SAMPLE_RATE, 0.0)) for one in sentences]
-        found |= {"mistakes": sum(one.mistakes for one in heard), "words": sum(len(one.expected) for one in heard)}
-    return found
+        transcripts = [
+            listener.compare(sentence.kind, sentence.sentence, Recording(sentence.ways[way], SAMPLE_RATE, 0.0))
+            for sentence in sentences
+        ]
+        result |= {
+            "mistakes": sum(transcript.mistakes for transcript in transcripts),
+            "words": sum(len(transcript.expected) for transcript in transcripts),
+        }
+    return result
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -134,10 +140,12 @@ def main(arguments: list[str] | None = None) -> int:
     is_random = args.checkpoint.endswith("random")
     engine: dict[str, Any] = {"slots": 1, "ignore_eos": is_random}
     config = PipelineConfig.model_validate({"checkpoint": args.checkpoint, "engine": engine})
-    chosen = [(kind, one) for kind in (RANDOM_KINDS if is_random else kinds) for one in held_out(kind)[: args.sentences]]
+    chosen = [
+        (kind, sentence) for kind in (RANDOM_KINDS if is_random else kinds) for sentence in held_out(kind)[: args.sentences]
+    ]
     exact, sentences = asyncio.run(spoken_all(config, chosen))
     listener = None if is_random else Listener()
-    audio_s = sum(len(one.ways[EXACT]) for one in sentences) / SAMPLE_RATE
+    audio_s = sum(len(sentence.ways[EXACT]) for sentence in sentences) / SAMPLE_RATE
     result = {
         "checkpoint": args.checkpoint,
         "exact_look_ahead_steps": exact,

@@ -183,8 +183,8 @@ def own_history(stepper: Stepper, prompt: Prompt, steps: int, seed: int) -> torc
     hidden, drawn = stepper.read(prompt), []
     for step in range(steps):
         logits = stepper.embedding.code_logits(hidden)
-        kept = filter_logits(logits, recent, params, eos=eos, eos_forbidden=torch.ones(1, 1, 1, dtype=torch.bool))
-        codes = draw(kept, uniforms[step : step + 1], torch.ones_like(kept), torch.zeros(1, 1, dtype=torch.bool))
+        filtered = filter_logits(logits, recent, params, eos=eos, eos_forbidden=torch.ones(1, 1, 1, dtype=torch.bool))
+        codes = draw(filtered, uniforms[step : step + 1], torch.ones_like(filtered), torch.zeros(1, 1, dtype=torch.bool))
         recent = torch.cat([recent[..., 1:], codes.unsqueeze(-1)], -1)
         drawn.append(codes)
         hidden = stepper.step(codes, len(prompt.ids) + step)
@@ -230,7 +230,7 @@ def measure(root: Path, *, texts: int, steps: int) -> dict[str, Agreement]:
         reference = Stepper(checkpoint, EXACT, positions)
         histories = [own_history(reference, prompt, steps, seed) for seed, prompt in enumerate(prompts)]
         every = list(zip(prompts, histories, strict=True))
-        exact = torch.cat([states(reference, *one) for one in every])
+        exact = torch.cat([states(reference, *history) for history in every])
         results = {}
         for way in tuple(WAYS)[1:]:
             try:
@@ -238,7 +238,7 @@ def measure(root: Path, *, texts: int, steps: int) -> dict[str, Agreement]:
             except NativeUnavailable as reason:
                 logger.warning("%s is left out: %s", way, reason)
                 continue
-            results[way] = agreement(reference.embedding, torch.cat([states(stepper, *one) for one in every]), exact)
+            results[way] = agreement(reference.embedding, torch.cat([states(stepper, *history) for history in every]), exact)
     return results
 
 
@@ -266,8 +266,8 @@ def main() -> int:
         table.add_row(way, f"{row.hidden_error:.2%}", f"{row.argmax:.1%}", f"{row.top_20:.1%}", f"{row.moved:.2%}")
     console.print(table)
     verdict = passes(results)
-    found = "every format is within its limit" if verdict else "a format is beyond its limit"
-    console.print(f"{found}: {MOST_TIMES:g} times what torch's bfloat16 moves for 8 bits, {MOST_TIMES_4:g} times for 4")
+    summary = "every format is within its limit" if verdict else "a format is beyond its limit"
+    console.print(f"{summary}: {MOST_TIMES:g} times what torch's bfloat16 moves for 8 bits, {MOST_TIMES_4:g} times for 4")
     figures = {way: {name: getattr(row, name) for name in row.__slots__} for way, row in results.items()}
     print(json.dumps({"checkpoint": args.checkpoint, "passes": verdict, "ways": figures}))
     return 0 if verdict else 1

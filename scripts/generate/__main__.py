@@ -23,8 +23,8 @@ RIVA = ROOT / "serve/protocols/riva/riva_tts.proto"
 
 def all_files() -> dict[Path, str]:
     """Returns path -> text of every generated file."""
-    found = {ROOT / "docs/configuration-reference.md": markdown(), RIVA.with_suffix(".json"): riva_protocol()}
-    return found | architecture_page.files() | k8s_config.files() | monitoring.files() | pinyin_table.files()
+    files = {ROOT / "docs/configuration-reference.md": markdown(), RIVA.with_suffix(".json"): riva_protocol()}
+    return files | architecture_page.files() | k8s_config.files() | monitoring.files() | pinyin_table.files()
 
 
 def riva_protocol() -> str:
@@ -34,10 +34,10 @@ def riva_protocol() -> str:
         RuntimeError: protoc refuses the file.
     """
     with tempfile.TemporaryDirectory() as folder:
-        found = Path(folder) / "set"
-        if protoc.main(["protoc", f"--proto_path={RIVA.parent}", f"--descriptor_set_out={found}", RIVA.name]):
+        descriptor_set = Path(folder) / "set"
+        if protoc.main(["protoc", f"--proto_path={RIVA.parent}", f"--descriptor_set_out={descriptor_set}", RIVA.name]):
             raise RuntimeError(f"protoc refuses {RIVA}")
-        described = FileDescriptorSet.FromString(found.read_bytes())
+        described = FileDescriptorSet.FromString(descriptor_set.read_bytes())
     return f"{MessageToJson(described, indent=1)}\n"
 
 

@@ -47,21 +47,21 @@ IMAGE_HEAD = """\
 
 def main() -> int:
     """Writes every file; returns 1, with constraints.txt alone, where the index would answer for another platform's image."""
-    pins = {name: str(Version(distribution(name).version).public) for name in needed(wanted())}
+    pins = {name: str(Version(distribution(name).version).public) for name in needed(direct_requirements())}
     FILE.write_text(HEAD + "".join(f"{name}=={version}\n" for name, version in sorted(pins.items())), encoding="utf-8")
     print(f"{FILE.name}: {len(pins)} packages")
     here = (platform.system(), platform.machine(), ".".join(platform.python_version_tuple()[:2]))
     if here != IMAGE:
         print(f"hashes are those of the image's platform, {' '.join(IMAGE)}: run this there, not on {' '.join(here)}")
         return 1
-    found = sorted(_asked_of_the_index(), key=_name)
-    _write(list(map(_requirement, found)))
-    SBOM.write_text(json.dumps(_bill([_component(one) for one in found]), indent=1) + "\n", encoding="utf-8")
-    print(f"{REQUIREMENTS.name}, {SBOM.name}: {len(found)} packages")
+    packages = sorted(_asked_of_the_index(), key=_name)
+    _write(list(map(_requirement, packages)))
+    SBOM.write_text(json.dumps(_bill([_component(package) for package in packages]), indent=1) + "\n", encoding="utf-8")
+    print(f"{REQUIREMENTS.name}, {SBOM.name}: {len(packages)} packages")
     return 0
 
 
-def wanted(extras: tuple[str, ...] = EXTRAS) -> list[Requirement]:
+def direct_requirements(extras: tuple[str, ...] = EXTRAS) -> list[Requirement]:
     """Returns what pyproject.toml asks for to serve, with the extras named."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
@@ -75,27 +75,31 @@ def needed(requirements: Iterable[Requirement]) -> set[str]:
 
 def walk(requirements: Iterable[Requirement]) -> Iterator[Requirement]:
     """Yields every requirement that applies on this platform and is installed, those of the packages found included."""
-    waiting, seen = list(requirements), set()
+    waiting, visited = list(requirements), set()
     while waiting:
         requirement = waiting.pop()
         name = canonicalize_name(requirement.name)
         try:
-            found = distribution(name)
+            package = distribution(name)
         except PackageNotFoundError:
             continue  # a build of PyTorch for another device, for example
         yield requirement
         for extra in ("", *requirement.extras):
-            if (name, extra) not in seen:
-                seen.add((name, extra))
-                asked = map(Requirement, found.requires or [])
-                waiting += [one for one in asked if one.marker is None or one.marker.evaluate({"extra": extra})]
+            if (name, extra) not in visited:
+                visited.add((name, extra))
+                dependencies = map(Requirement, package.requires or [])
+                waiting += [
+                    dependency
+                    for dependency in dependencies
+                    if dependency.marker is None or dependency.marker.evaluate({"extra": extra})
+                ]
 
 
 def _write(lines: Sequence[str]) -> None:
     """Writes both lists of requirements: what every image installs, and what one with PyTorch does on top."""
-    always = needed(wanted(EXTRAS_OF_EVERY_IMAGE))
-    for file, what, belongs in ((REQUIREMENTS, "the image installs", True), (WITH_TORCH, "PyTorch adds", False)):
-        text = IMAGE_HEAD.format(what=what, file=file.relative_to(ROOT))
+    always = needed(direct_requirements(EXTRAS_OF_EVERY_IMAGE))
+    for file, purpose, belongs in ((REQUIREMENTS, "the image installs", True), (WITH_TORCH, "PyTorch adds", False)):
+        text = IMAGE_HEAD.format(what=purpose, file=file.relative_to(ROOT))
         text += "".join(f"{line}\n" for line in lines if (line.partition("==")[0] in always) is belongs)
         file.write_text(text, encoding="utf-8")
 
@@ -105,7 +109,13 @@ def license_of(metadata: Mapping[str, Any]) -> str:
     expression: str = metadata.get("license_expression") or metadata.get("license") or ""
     if expression and len(expression) <= LONGEST_LICENSE and "\n" not in expression:
         return expression
-    stated = sorted({one.rpartition(" :: ")[2] for one in metadata.get("classifier") or () if one.startswith(CLASSIFIER)})
+    stated = sorted(
+        {
+            classifier.rpartition(" :: ")[2]
+            for classifier in metadata.get("classifier") or ()
+            if classifier.startswith(CLASSIFIER)
+        }
+    )
     return " OR ".join(stated) or expression.partition("\n")[0][:LONGEST_LICENSE] or NOT_STATED
 
 
@@ -121,28 +131,28 @@ def _asked_of_the_index() -> Iterator[dict[str, Any]]:
     yield from json.loads(done.stdout)["install"]
 
 
-def _name(found: Mapping[str, Any]) -> str:
-    return canonicalize_name(found["metadata"]["name"])
+def _name(package: Mapping[str, Any]) -> str:
+    return canonicalize_name(package["metadata"]["name"])
 
 
-def _sha256(found: Mapping[str, Any]) -> str:
-    return str(found["download_info"]["archive_info"]["hashes"]["sha256"])
+def _sha256(package: Mapping[str, Any]) -> str:
+    return str(package["download_info"]["archive_info"]["hashes"]["sha256"])
 
 
-def _requirement(found: Mapping[str, Any]) -> str:
-    return f"{_name(found)}=={found['metadata']['version']} --hash=sha256:{_sha256(found)}"
+def _requirement(package: Mapping[str, Any]) -> str:
+    return f"{_name(package)}=={package['metadata']['version']} --hash=sha256:{_sha256(package)}"
 
 
-def _component(found: Mapping[str, Any]) -> dict[str, Any]:
-    name, version = _name(found), found["metadata"]["version"]
+def _component(package: Mapping[str, Any]) -> dict[str, Any]:
+    name, version = _name(package), package["metadata"]["version"]
     return {
         "type": "library",
         "bom-ref": f"{name}@{version}",
         "name": name,
         "version": version,
         "purl": f"pkg:pypi/{name}@{version}",
-        "hashes": [{"alg": "SHA-256", "content": _sha256(found)}],
-        "licenses": [{"license": {"name": license_of(found["metadata"])}}],
+        "hashes": [{"alg": "SHA-256", "content": _sha256(package)}],
+        "licenses": [{"license": {"name": license_of(package["metadata"])}}],
     }
 
 

@@ -52,8 +52,8 @@ def doors_of(document: Mapping[str, Any]) -> dict[str, int]:
     """Returns name -> port of the doors that a configuration opens besides HTTP."""
     grpc = document.get("grpc_options") or {}
     wyoming = document["applications"][0]["args"].get("wyoming") or {}
-    found = {"grpc": grpc.get("port", 9000) if grpc.get("grpc_servicer_functions") else None, "wyoming": wyoming.get("port")}
-    return {name: port for name, port in found.items() if port}
+    ports = {"grpc": grpc.get("port", 9000) if grpc.get("grpc_servicer_functions") else None, "wyoming": wyoming.get("port")}
+    return {name: port for name, port in ports.items() if port}
 
 
 def doors_patches(doors: Mapping[str, int], worker_groups: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -73,14 +73,14 @@ def _add(path: str, value: dict[str, Any]) -> dict[str, Any]:
 
 def files() -> dict[Path, str]:
     """Returns path -> text of every generated file."""
-    found = {ROOT / "k8s/base/ray-env.yaml": ENVIRONMENT_HEAD + "".join(environment_lines())}
+    texts = {ROOT / "k8s/base/ray-env.yaml": ENVIRONMENT_HEAD + "".join(environment_lines())}
     for overlay, config in OVERLAYS.items():
-        found[patch_path(overlay)] = patch_of(config)
+        texts[patch_path(overlay)] = patch_of(config)
         doors = doors_of(parse_yaml((ROOT / config).read_text(encoding="utf-8")))
         head = f"# Written by `python -m scripts.generate`: the ports of gRPC and Wyoming in {config}, {doors or 'none'}.\n"
         for name, patch in zip(("doors", "doors-policy"), doors_patches(doors, WORKER_GROUPS[overlay]), strict=True):
-            found[patch_path(overlay).with_name(f"{name}.yaml")] = head + yaml.safe_dump(patch, sort_keys=False)
-    return found
+            texts[patch_path(overlay).with_name(f"{name}.yaml")] = head + yaml.safe_dump(patch, sort_keys=False)
+    return texts
 
 
 def environment_lines() -> Iterator[str]:

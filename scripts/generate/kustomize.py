@@ -71,10 +71,10 @@ def apply(patch: Manifest, documents: list[Manifest], folder: Path) -> None:
 
 def matching(documents: list[Manifest], kind: str, name: str) -> list[Manifest]:
     """The documents a patch is for; one at least."""
-    found = [document for document in documents if (document["kind"], document["metadata"]["name"]) == (kind, name)]
-    if not found:
+    targets = [document for document in documents if (document["kind"], document["metadata"]["name"]) == (kind, name)]
+    if not targets:
         raise ValueError(f"there is no {kind} {name} to patch")
-    return found
+    return targets
 
 
 def merge(target: Manifest, patch: Manifest) -> None:

@@ -62,10 +62,14 @@ def problem_of(folder: Path, pod: Mapping[str, Any], shared: set[str] | None) ->
     """
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     for container in pod["containers"]:
-        mounts = [each for each in container["volumeMounts"] if PurePosixPath(folder).is_relative_to(each["mountPath"])]
+        mounts = [
+            mount_point
+            for mount_point in container["volumeMounts"]
+            if PurePosixPath(folder).is_relative_to(mount_point["mountPath"])
+        ]
         if not mounts:
             return "and no volume is mounted there"
-        mount = max(mounts, key=lambda each: len(each["mountPath"]))
+        mount = max(mounts, key=lambda mount_point: len(mount_point["mountPath"]))
         claim = volumes[mount["name"]].get("persistentVolumeClaim", {})
         if (
             mount.get("readOnly")

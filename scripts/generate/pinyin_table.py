@@ -38,7 +38,7 @@ def table() -> dict[str, str]:
             if SYLLABLE.fullmatch(syllable):
                 rank = (place > 0, row not in COMMON_ROWS, len(readings) > 1, -homophones[character], number)
                 candidates[syllable].append((rank, character))
-    return {syllable: min(found)[1] for syllable, found in sorted(candidates.items())}
+    return {syllable: min(ranked)[1] for syllable, ranked in sorted(candidates.items())}
 
 
 def files() -> dict[Path, str]:

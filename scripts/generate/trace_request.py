@@ -60,8 +60,8 @@ class Recorder:
         self.functions.add(frame.f_code)
         if event != "return" or type(item).__name__ != "async_generator_wrapped_value":
             return
-        (given,) = gc.get_referents(item) or [None]
-        if inspect.isasyncgen(given) or not (self.relays or isinstance(given, StepBlock)):
+        (value,) = gc.get_referents(item) or [None]
+        if inspect.isasyncgen(value) or not (self.relays or isinstance(value, StepBlock)):
             return  # a stream of streams hands nothing on, and before the first block there is no reply
         self.relays.add(frame.f_code)
         consumer = root = frame.f_back
@@ -107,9 +107,9 @@ def handles(config: AppConfig, opened: ExitStack) -> dict[str, Any]:
     frontend = LocalTextFrontend(DEMO_FOLDER, max_prompt=longest.max_prompt, max_steps=longest.max_steps)
 
     def handle(**methods: Callable[..., Any]) -> Any:
-        made = SimpleNamespace(**{name: SimpleNamespace(remote=method) for name, method in methods.items()})
-        made.options = lambda **options: made
-        return made
+        handle_like = SimpleNamespace(**{name: SimpleNamespace(remote=method) for name, method in methods.items()})
+        handle_like.options = lambda **options: handle_like
+        return handle_like
 
     async def answer(value: object) -> object:
         return value

@@ -51,25 +51,25 @@ def chosen(every: dict[str, Section], only: list[str] | None, parser: argparse.A
     """Returns the sections that `--only` names, in their own order within a pattern; all of them without it."""
     if not only:
         return list(every.values())
-    found: dict[str, Section] = {}
-    for wanted in only:
-        pattern, _, limit = wanted.partition("@")
+    result: dict[str, Section] = {}
+    for choice in only:
+        pattern, _, limit = choice.partition("@")
         names = fnmatch.filter(every, pattern)
         if not names or (limit and not limit.isdecimal()):
-            parser.error(f"--only {wanted}: no such section; allowed are NAME or NAME@SECONDS of {', '.join(every)}")
+            parser.error(f"--only {choice}: no such section; allowed are NAME or NAME@SECONDS of {', '.join(every)}")
         for name in names:
-            found[name] = Section(name, int(limit or every[name].limit_s), every[name].usual_s, every[name].check)
-    return list(found.values())
+            result[name] = Section(name, int(limit or every[name].limit_s), every[name].usual_s, every[name].check)
+    return list(result.values())
 
 
 def run_here(section: Section, args: argparse.Namespace) -> int:
     """Runs one section in this process, and writes each finding."""
-    report = Report(known=read(args.out)["figures"], found=lambda report: add(args.out, section.name, report))
+    report = Report(known=read(args.out)["figures"], on_finding=lambda report: add(args.out, section.name, report))
     report.section(section.name, lambda: section.check(report))
     return 0 if report.all_hold else 1
 
 
-def run_all(wanted: list[Section], args: argparse.Namespace) -> int:
+def run_all(queue: list[Section], args: argparse.Namespace) -> int:
     """Runs each section in a process of its own, and prints a table at the end."""
     for number in STOPPING:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -77,7 +77,7 @@ def run_all(wanted: list[Section], args: argparse.Namespace) -> int:
     began = time.monotonic()
     resolved(args.checkpoint)
     findings = Findings.begin(places(args), described(args))
-    for section in wanted:
+    for section in queue:
         limit_s: float = section.limit_s
         if args.within is not None:
             left_s = args.within - (time.monotonic() - began) - STACKS_S - ENDED_S
@@ -87,12 +87,12 @@ def run_all(wanted: list[Section], args: argparse.Namespace) -> int:
         findings.start(section.name)
         started = time.perf_counter()
         why, output = run_apart(section, limit_s, findings.path, args)
-        found = findings.end(section.name, why, time.perf_counter() - started)
-        print(line(section.name, found), flush=True)
-        if found["failed"]:
+        outcome = findings.end(section.name, why, time.perf_counter() - started)
+        print(line(section.name, outcome), flush=True)
+        if outcome["failed"]:
             print(output[-TAIL:], flush=True)
     result = findings.result()
-    show(result, findings.path, [section.name for section in wanted if section.name not in result["sections"]])
+    show(result, findings.path, [section.name for section in queue if section.name not in result["sections"]])
     return int(bool(result["failed"]) or not all(promise["holds"] for promise in result["promises"].values()))
 
 
@@ -141,20 +141,24 @@ def run_apart(section: Section, limit_s: float, out: Path, args: argparse.Namesp
     return why, log.read_bytes()[start:].decode(errors="replace")
 
 
-def line(name: str, found: dict[str, Any]) -> str:
+def line(name: str, outcome: dict[str, Any]) -> str:
     """Returns one section's line: how it ended, how long it took, which promises do not hold."""
-    broken = [what for what, promise in found["promises"].items() if not promise["holds"]]
-    held = f"{len(found['promises']) - len(broken)} of {len(found['promises'])} promises hold" if found["promises"] else ""
-    parts = [held, *(f"NO {what}" for what in broken), found["failed"] or ""]
-    return f"{name:32} {found['state']:7} {found['took_s']:6.1f} s  {'; '.join(part for part in parts if part)}"
+    broken = [promise_name for promise_name, promise in outcome["promises"].items() if not promise["holds"]]
+    summary = (
+        f"{len(outcome['promises']) - len(broken)} of {len(outcome['promises'])} promises hold" if outcome["promises"] else ""
+    )
+    parts = [summary, *(f"NO {promise_name}" for promise_name in broken), outcome["failed"] or ""]
+    return f"{name:32} {outcome['state']:7} {outcome['took_s']:6.1f} s  {'; '.join(part for part in parts if part)}"
 
 
-def show(result: dict[str, Any], path: Path, left: list[str]) -> None:
+def show(result: dict[str, Any], path: Path, remaining: list[str]) -> None:
     """Prints the aims and the sums, short: a tool that runs this elsewhere may return the last lines only."""
     print()
-    for what, aim in result["aims"].items():
-        print(f"aim {'reached' if aim['reached'] else 'missed '}  {what}: {aim['value']:.4g}, wanted {aim['aim']:g}")
-    held = sum(promise["holds"] for promise in result["promises"].values())
+    for aim_name, aim in result["aims"].items():
+        print(f"aim {'reached' if aim['reached'] else 'missed '}  {aim_name}: {aim['value']:.4g}, wanted {aim['aim']:g}")
+    num_holding = sum(promise["holds"] for promise in result["promises"].values())
     failed = f"; failed: {', '.join(result['failed'])}" if result["failed"] else ""
-    waiting = f"; not run: {', '.join(left)}" if left else ""
-    print(f"{held} of {len(result['promises'])} promises hold, {len(result['sections'])} sections{failed}{waiting}; {path}")
+    waiting = f"; not run: {', '.join(remaining)}" if remaining else ""
+    print(
+        f"{num_holding} of {len(result['promises'])} promises hold, {len(result['sections'])} sections{failed}{waiting}; {path}"
+    )

@@ -31,19 +31,19 @@ class Findings:
         Args:
             described: what the findings are of.
         """
-        found = next((read(file) for file in files if file.exists()), None)
-        if found is not None and not is_of(found, described):
+        earlier = next((read(file) for file in files if file.exists()), None)
+        if earlier is not None and not is_of(earlier, described):
             for file in files:
                 if file.exists():
                     file.replace(file.with_name(f"{file.stem}-before{file.suffix}"))
-            found = None
-        result = found or {**described, "sections": {}} | {part: {} for part in PARTS}
+            earlier = None
+        result = earlier or {**described, "sections": {}} | {part: {} for part in PARTS}
         for section in result["sections"].values():
             if section["state"] == RUNNING:
                 section["state"] = CUT
-        kept = cls(files)
-        kept._write(result)
-        return kept
+        findings = cls(files)
+        findings._write(result)
+        return findings
 
     @property
     def path(self) -> Path:
@@ -75,11 +75,11 @@ class Findings:
         failed = result["failed"].get(name)
         section |= {"state": FAILED if failed else RAN, "took_s": round(took_s, 1)}
         self._write(result)
-        found: Result = section | {
-            "promises": {what: result["promises"][what] for what in section["promises"]},
+        outcome: Result = section | {
+            "promises": {promise: result["promises"][promise] for promise in section["promises"]},
             "failed": failed,
         }
-        return found
+        return outcome
 
     def _write(self, result: Result) -> None:
         for file in self.files:
@@ -89,8 +89,8 @@ class Findings:
 def add(path: Path, name: str, report: Report) -> None:
     """Adds what a section has found so far to the file."""
     result = read(path)
-    for part, found in report.as_result().items():
-        result[part] |= found
+    for part, entries in report.as_result().items():
+        result[part] |= entries
     result["sections"].setdefault(name, {"state": RUNNING})["promises"] = list(report.promises)
     write(path, result)
 

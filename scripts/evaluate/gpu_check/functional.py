@@ -60,7 +60,7 @@ def check_functional(report: Report, checkpoint: Checkpoint, device: str, steps:
         equal = alone[name].equals(crowded[name])
         report.promise(f"{name}: alone = in company", equal, "bit-equal" if equal else "other bits")
     report.promise("a row that is not finite ends alone", broken, "NonFiniteOutput" if broken else "it went on")
-    equal = all(one.equals(other) for one, other in zip(interrupted, undisturbed, strict=True))
+    equal = all(ours.equals(other) for ours, other in zip(interrupted, undisturbed, strict=True))
     detail = f"{preemptions.count} preempted, {'bit-equal' if equal else 'other bits'}"
     report.promise("a preempted sequence keeps its bits", equal and preemptions.count > 0, detail)
 
@@ -90,12 +90,12 @@ async def _together(engine: Engine, requests: Requests, spec: GptSpec) -> tuple[
     poison = replace(prompt(4, spec.width, 8), speaker=np.full(spec.width, np.nan, np.float16))
     jobs = [asyncio.create_task(take(engine, *request)) for request in requests.values()]
     bad = asyncio.create_task(take(engine, poison, SamplingParams()))
-    found = dict(zip(requests, [await job for job in jobs], strict=True))
+    outputs = dict(zip(requests, [await job for job in jobs], strict=True))
     try:
         await bad
     except NonFiniteOutput:
-        return found, True
-    return found, False
+        return outputs, True
+    return outputs, False
 
 
 def _bulk(spec: GptSpec, steps: int) -> list[tuple[Prompt, SamplingParams]]:
@@ -133,9 +133,9 @@ def check_equality(
         report.figure(f"{name}, {place}: positions", beyond, f"every sequence is {beyond} positions long or longer")
         alone = [takes(engine, [number], width, steps)[0] for number in numbers[:8]]
         graphs = engine.num_graphs
-        for what, order in (("crowded", numbers), ("in other slots", numbers[::-1])):
+        for situation, order in (("crowded", numbers), ("in other slots", numbers[::-1])):
             crowded = dict(zip(order, takes(engine, order, width, steps), strict=True))
-            promise_equal(report, f"{name}: alone = {what} ({place})", alone, [crowded[n] for n in numbers[:8]])
+            promise_equal(report, f"{name}: alone = {situation} ({place})", alone, [crowded[n] for n in numbers[:8]])
         if device == "cuda":
             report.promise(f"{name}: rounds are captured ({place})", graphs == 2, f"{graphs} CUDA graphs")
             engine.drop_graphs()
@@ -145,6 +145,6 @@ def check_equality(
         promise_equal(report, f"{name}: another engine = this one ({place})", alone, takes(engine, numbers[:8], width, steps))
 
 
-def promise_equal(report: Report, what: str, expected: list[Take], found: list[Take]) -> None:
-    equal = sum(one.equals(other) for one, other in zip(expected, found, strict=True))
-    report.promise(what, equal == len(expected), f"{equal} of {len(expected)} bit-equal")
+def promise_equal(report: Report, name: str, expected: list[Take], actual: list[Take]) -> None:
+    equal = sum(ours.equals(other) for ours, other in zip(expected, actual, strict=True))
+    report.promise(name, equal == len(expected), f"{equal} of {len(expected)} bit-equal")

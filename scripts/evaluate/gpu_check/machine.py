@@ -49,18 +49,18 @@ def measure_machine(report: Report, device: str) -> None:
 
 
 def _describe(report: Report) -> None:
-    found = torch.cuda.get_device_properties(0)
+    properties = torch.cuda.get_device_properties(0)
     described = {
-        "name": found.name,
-        "multiprocessors": found.multi_processor_count,
-        "capability": [found.major, found.minor],
-        "memory_bytes": found.total_memory,
-        "l2_bytes": found.L2_cache_size,
+        "name": properties.name,
+        "multiprocessors": properties.multi_processor_count,
+        "capability": [properties.major, properties.minor],
+        "memory_bytes": properties.total_memory,
+        "l2_bytes": properties.L2_cache_size,
         "driver": driver_version(),
     }
     if shutil.which("nvidia-smi"):
-        asked = ["nvidia-smi", "--query-gpu=clocks.max.sm,clocks.max.mem,power.limit", "--format=csv,noheader"]
-        described["nvidia_smi"] = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+        query = ["nvidia-smi", "--query-gpu=clocks.max.sm,clocks.max.mem,power.limit", "--format=csv,noheader"]
+        described["nvidia_smi"] = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
     report.figure("gpu", described, ", ".join(f"{name} {value}" for name, value in described.items()))
 
 
@@ -82,25 +82,25 @@ def measure_start(report: Report, checkpoint: Checkpoint, device: str) -> None:
     is_gpu = device == "cuda"
     engine = EngineConfig.model_validate((ENGINE if is_gpu else REHEARSED) | {"device": device})
     vocoder = BESIDE if is_gpu else VocoderConfig()
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     with ExitStack() as stack:
         for which in ("first", "second"):
             before, began = _used_mib(device), time.perf_counter()
             built = Engine(engine, checkpoint)
-            found[f"{which}_engine_s"] = time.perf_counter() - began
-            found[f"{which}_engine_mib"] = _used_mib(device) - before
+            figures[f"{which}_engine_s"] = time.perf_counter() - began
+            figures[f"{which}_engine_mib"] = _used_mib(device) - before
             if which == "first":
                 built.close()
             else:
                 stack.enter_context(closing(built))
         began = time.perf_counter()
         stack.enter_context(closing(Vocoder(vocoder, checkpoint))).warm_up()
-        found["vocoder_s"] = time.perf_counter() - began
-        found["used_mib"] = _used_mib(device)
+        figures["vocoder_s"] = time.perf_counter() - began
+        figures["used_mib"] = _used_mib(device)
     if is_gpu:
-        found["predicted_engine_mib"] = engine_bytes(engine) / MIB
-        found["predicted_mib"] = needed_bytes(PipelineConfig(engine=engine, vocoder=vocoder)) / MIB
-    report.figure("start", found, ", ".join(f"{name} {value:.1f}" for name, value in found.items()))
+        figures["predicted_engine_mib"] = engine_bytes(engine) / MIB
+        figures["predicted_mib"] = needed_bytes(PipelineConfig(engine=engine, vocoder=vocoder)) / MIB
+    report.figure("start", figures, ", ".join(f"{name} {value:.1f}" for name, value in figures.items()))
 
 
 def _used_mib(device: str) -> float:

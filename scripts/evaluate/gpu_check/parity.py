@@ -40,11 +40,11 @@ def check_parity(report: Report, checkpoint: Checkpoint, device: str, steps: int
     with closing(Engine(EngineConfig.model_validate(settings), checkpoint)) as engine:
         expected = takes(engine, numbers, width, steps)
     with closing(Engine(EngineConfig.model_validate(settings | {"device": device}), checkpoint)) as engine:
-        found = takes(engine, numbers, width, steps)
-    same = [common_steps(one.codes, other.codes) for one, other in zip(expected, found, strict=True)]
+        actual = takes(engine, numbers, width, steps)
+    same = [common_steps(ours.codes, other.codes) for ours, other in zip(expected, actual, strict=True)]
     error = max(
-        float(np.abs(one.hidden[: count + 1] - other.hidden[: count + 1]).max())
-        for one, other, count in zip(expected, found, same, strict=True)
+        float(np.abs(ours.hidden[: count + 1] - other.hidden[: count + 1]).max())
+        for ours, other, count in zip(expected, actual, same, strict=True)
     )
     report.promise("states on the device = on the CPU", error <= STATE_TOLERANCE, f"largest difference {error:.1e}")
     report.promise("codes on the device = on the CPU", min(same) == steps, f"first {min(same)} of {steps} steps")
@@ -56,16 +56,16 @@ def check_agreement(report: Report, checkpoint: Checkpoint, device: str, steps: 
     generator = torch.Generator().manual_seed(0)
     history = torch.randint(0, spec.audio_vocab - 1, (steps, 4, spec.codebooks), generator=generator).to(device)
     exact = _along(checkpoint, device, FLOAT32, history)
-    found = {}
+    figures = {}
     for how in (BFLOAT16, *EIGHT_BITS):
         fast = _along(checkpoint, device, how, history)
         same = float((exact.argmax(-1) == fast.argmax(-1)).float().mean())
         moved = float((exact - fast).abs().sum(-1).mean() / 2)
-        found[how.name] = {"likeliest_code": same, "probability_moved": moved}
+        figures[how.name] = {"likeliest_code": same, "probability_moved": moved}
         detail = f"{moved:.2%} moved, at most {MOVED_AT_MOST:.0%}; the likeliest code is float32's in {same:.1%} of draws"
         report.promise(f"{how.name}: keeps the distribution", moved <= MOVED_AT_MOST, detail)
-    shown = ", ".join(f"{name}: {one['probability_moved']:.2%}" for name, one in found.items())
-    report.figure("agreement", found, f"probability moved from float32's under one history, {shown}")
+    shown = ", ".join(f"{name}: {figure['probability_moved']:.2%}" for name, figure in figures.items())
+    report.figure("agreement", figures, f"probability moved from float32's under one history, {shown}")
 
 
 def _along(checkpoint: Checkpoint, device: str, how: Format, history: torch.Tensor) -> torch.Tensor:
@@ -97,10 +97,10 @@ def _along(checkpoint: Checkpoint, device: str, how: Format, history: torch.Tens
         return torch.stack([embedding.code_logits(state) for state in states]).softmax(-1)
 
 
-def common_steps(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
+def common_steps(ours: NDArray[np.int64], theirs: NDArray[np.int64]) -> int:
     """Returns how many steps at the start of two sequences are equal."""
-    count = min(len(one), len(other))
-    differ = np.nonzero((one[:count] != other[:count]).any(axis=1))[0]
+    count = min(len(ours), len(theirs))
+    differ = np.nonzero((ours[:count] != theirs[:count]).any(axis=1))[0]
     return int(differ[0]) if len(differ) else count
 
 
@@ -121,14 +121,14 @@ def check_vocoder(report: Report, checkpoint: Checkpoint, device: str) -> None:
                 count: seconds_each(partial(vocoder.decode_batch, windows[:count]), times) * 1e3
                 for count in (1, 2, 4, 8)[: rows.bit_length()]
             }
-        error = max(float(np.abs(one - other).max()) for one, other in zip(expected, together, strict=True))
+        error = max(float(np.abs(ours - other).max()) for ours, other in zip(expected, together, strict=True))
         noise_db = 20 * np.log10(
             np.linalg.norm(np.concatenate(expected))
             / max(float(np.linalg.norm(np.concatenate(expected) - np.concatenate(together))), 1e-30)
         )
         if matmul == "float32":
             report.promise("samples on the device = on the CPU", error <= SAMPLE_TOLERANCE, f"largest difference {error:.1e}")
-        equal = sum(one.tobytes() == other.tobytes() for one, other in zip(alone, together, strict=True))
+        equal = sum(ours.tobytes() == other.tobytes() for ours, other in zip(alone, together, strict=True))
         report.promise(
             f"{matmul}: a window alone = beside others", equal == len(windows), f"{equal} of {len(windows)} bit-equal"
         )

@@ -21,7 +21,7 @@ class Report:
 
     known: Result = field(default_factory=dict)
     """figures of earlier sections"""
-    found: "Callable[[Report], None]" = lambda report: None
+    on_finding: "Callable[[Report], None]" = lambda report: None
     """called after every finding"""
     promises: dict[str, Result] = field(default_factory=dict)
     figures: Result = field(default_factory=dict)
@@ -37,29 +37,29 @@ class Report:
         except Exception as error:
             traceback.print_exc()
             self.failed[name] = f"{type(error).__name__}: {error}"
-        self.found(self)
+        self.on_finding(self)
         print(f"-- {name}: {time.perf_counter() - started:.1f} s", flush=True)
 
     def figure_of(self, name: str) -> Any:
         """Returns a figure of this section or of an earlier one; None if there is none."""
         return self.figures.get(name, self.known.get(name))
 
-    def aim(self, what: str, value: float, wanted: float, *, at_least: bool) -> None:
-        reached = value >= wanted if at_least else value <= wanted
-        self.aims[what] = {"value": value, "aim": wanted, "reached": reached}
-        wish = f"aim {'>=' if at_least else '<='} {wanted:g}"
-        print(f"{'aim':>4}  {what}: {value:.4g}, {wish}: {'reached' if reached else 'missed'}", flush=True)
-        self.found(self)
+    def aim(self, name: str, value: float, target: float, *, at_least: bool) -> None:
+        reached = value >= target if at_least else value <= target
+        self.aims[name] = {"value": value, "aim": target, "reached": reached}
+        wish = f"aim {'>=' if at_least else '<='} {target:g}"
+        print(f"{'aim':>4}  {name}: {value:.4g}, {wish}: {'reached' if reached else 'missed'}", flush=True)
+        self.on_finding(self)
 
-    def promise(self, what: str, holds: bool, detail: str) -> None:
-        self.promises[what] = {"holds": holds, "detail": detail}
-        print(f"{'yes' if holds else 'NO':>4}  {what}: {detail}", flush=True)
-        self.found(self)
+    def promise(self, name: str, holds: bool, detail: str) -> None:
+        self.promises[name] = {"holds": holds, "detail": detail}
+        print(f"{'yes' if holds else 'NO':>4}  {name}: {detail}", flush=True)
+        self.on_finding(self)
 
     def figure(self, name: str, value: object, shown: str) -> None:
         self.figures[name] = value
         print(f"      {name}: {shown}", flush=True)
-        self.found(self)
+        self.on_finding(self)
 
     @property
     def all_hold(self) -> bool:

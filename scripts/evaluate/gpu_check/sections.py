@@ -29,7 +29,7 @@ from scripts.evaluate.gpu_check.timing import (
     measure_rounds,
     measure_steps,
 )
-from scripts.evaluate.gpu_check.workload import BFLOAT16, EIGHT_BITS, FLOAT32, Format, Kept, decodable
+from scripts.evaluate.gpu_check.workload import BFLOAT16, EIGHT_BITS, FLOAT32, Format, SharedCheckpoint, decodable
 
 EQUAL_SLOTS = (8, 16, 64, 128)
 """cuBLAS chooses kernels by the number of rows; with 8 slots attention is split, and the sequences are longer than a split"""
@@ -88,13 +88,13 @@ class Section:
 def sections(args: argparse.Namespace) -> dict[str, Section]:
     """Returns every section for this device, by name, the most valuable first."""
     device, is_gpu = args.device, args.device == "cuda"
-    found: dict[str, Section] = {}
+    result: dict[str, Section] = {}
 
     def add(name: str, limit_s: int, check: Callable[..., None], *more: object) -> None:
         add_bare(name, limit_s, partial(_with_checkpoint, args, check, more))
 
     def add_bare(name: str, limit_s: int, check: Check) -> None:
-        found[name] = Section(name, limit_s if is_gpu else max(limit_s, REHEARSED_S), USUAL_S.get(name, limit_s // 4), check)
+        result[name] = Section(name, limit_s if is_gpu else max(limit_s, REHEARSED_S), USUAL_S.get(name, limit_s // 4), check)
 
     add_bare("machine", 120, lambda report: measure_machine(report, device))
     add("parity", 240, check_parity, device, args.steps)
@@ -116,20 +116,20 @@ def sections(args: argparse.Namespace) -> dict[str, Section]:
     add("rounds", 200, measure_rounds, device, 64 if is_gpu else max(args.slots))
     add("cost_of_equality", 120, measure_equality_cost, device)
     add("start", 150, measure_start, device)
-    first = [name for name in FIRST if name in found]
-    return {name: found[name] for name in (*first, *(name for name in found if name not in first))}
+    first = [name for name in FIRST if name in result]
+    return {name: result[name] for name in (*first, *(name for name in result if name not in first))}
 
 
 def _short(how: Format) -> str:
     return how.name.replace(" and ", "_").replace(" ", "_")
 
 
-def _kept(args: argparse.Namespace) -> Kept:
-    return Kept.of(open_checkpoint(resolve(args.checkpoint, cache_home())), args.layers)
+def _shared_checkpoint(args: argparse.Namespace) -> SharedCheckpoint:
+    return SharedCheckpoint.of(open_checkpoint(resolve(args.checkpoint, cache_home())), args.layers)
 
 
 def _with_checkpoint(args: argparse.Namespace, check: Callable[..., None], more: tuple[object, ...], report: Report) -> None:
-    check(report, _kept(args), *more)
+    check(report, _shared_checkpoint(args), *more)
 
 
 def _steps(report: Report, checkpoint: Checkpoint, args: argparse.Namespace, slots: int) -> None:

@@ -74,11 +74,11 @@ async def _closed_loop(
         while time.perf_counter() < until:
             length = int(lengths(1, chance)[0])
             sampling = SamplingParams(seed=int(chance.integers(2**31)), min_steps=length)
-            asked, is_first = time.perf_counter(), True
+            began, is_first = time.perf_counter(), True
             blocks = engine.generate(prompt(number, width, length), sampling, timeout_s=100, admitted=True)
             async for chunk in stream.decode(blocks):
                 if is_first:
-                    first.append(time.perf_counter() - asked)
+                    first.append(time.perf_counter() - began)
                 is_first = False
                 if time.perf_counter() < until:
                     received += len(chunk.samples)

@@ -56,23 +56,23 @@ def measure_steps(
         step_s = _bare_step_s(device, settings, checkpoint)
     else:
         step_s = _engine_step_s(EngineConfig.varied(settings), checkpoint)
-    weights, cache = (how.dtype if kept == "dtype" else kept for kept in (how.weights, how.kv))
+    weights, cache = (how.dtype if storage == "dtype" else storage for storage in (how.weights, how.kv))
     total_bytes = step_bytes(spec, weights, cache, rows=slots, context=CONTEXT)
     bandwidth = report.figure_of("copy_bandwidth")
     name = step_figure(slots, attention, weights=how.weights, kv=how.kv) + (f"_split_{split}" if split else "")
-    found = {"step_ms": step_s * 1e3, "audio_s_per_s": slots / step_s / STEPS_PER_SECOND}
+    figures = {"step_ms": step_s * 1e3, "audio_s_per_s": slots / step_s / STEPS_PER_SECOND}
     shown = (
         f"{step_s * 1e3:.3f} ms per step, {slots / step_s / STEPS_PER_SECOND:.0f} audio-s/s, "
         f"{total_bytes / 1e6:.0f} MB per step"
     )
     if bandwidth is not None:  # else `machine` has not run yet
-        found["roofline"] = total_bytes / step_s / bandwidth
-        shown += f" = {found['roofline']:.0%} of copy bandwidth"
+        figures["roofline"] = total_bytes / step_s / bandwidth
+        shown += f" = {figures['roofline']:.0%} of copy bandwidth"
     beside = report.figure_of(step_figure(slots, attention))
     if how in EIGHT_BITS and beside is not None:
-        found["over_bfloat16"] = found["step_ms"] / beside["step_ms"]
-        shown += f", {found['over_bfloat16']:.2f} times bfloat16's step"
-    report.figure(name, found, shown)
+        figures["over_bfloat16"] = figures["step_ms"] / beside["step_ms"]
+        shown += f", {figures['over_bfloat16']:.2f} times bfloat16's step"
+    report.figure(name, figures, shown)
 
 
 def _bare_step_s(device: str, settings: dict[str, Any], checkpoint: Checkpoint, *, busy: int | None = None) -> float:
@@ -104,7 +104,7 @@ def _bare_step_s(device: str, settings: dict[str, Any], checkpoint: Checkpoint, 
 
 def measure_nodes(report: Report, checkpoint: Checkpoint, device: str) -> None:
     """Lists every kernel of a step and of a prefill with its time: in a small batch every node costs more than its work."""
-    found: dict[str, dict[str, object]] = {}
+    kernels: dict[str, dict[str, object]] = {}
     for attention in ("triton", "sdpa"):
         for slots in (1, 64) if device == "cuda" else (2,):
             rows, length = (4, 64) if device == "cuda" else (2, 32)
@@ -114,23 +114,23 @@ def measure_nodes(report: Report, checkpoint: Checkpoint, device: str) -> None:
             runner._state.active.fill_(1)
             prefill = partial(runner._prefill, runner._make_prompts(length))
             with torch.inference_mode():
-                found[f"step_{attention}_{slots}_slots"] = kernels_of(device, partial(runner._step, 0, with_text=False))
-                found[f"prefill_{rows}x{length}_{attention}_{slots}_slots"] = kernels_of(device, prefill)
-    report.figure("kernels", found, ", ".join(f"{name}: {one['nodes']} nodes" for name, one in found.items()))
+                kernels[f"step_{attention}_{slots}_slots"] = kernels_of(device, partial(runner._step, 0, with_text=False))
+                kernels[f"prefill_{rows}x{length}_{attention}_{slots}_slots"] = kernels_of(device, prefill)
+    report.figure("kernels", kernels, ", ".join(f"{name}: {listing['nodes']} nodes" for name, listing in kernels.items()))
 
 
 def measure_prefill(report: Report, checkpoint: Checkpoint, device: str) -> None:
     """Measures a prefill's graph by prompts a call and positions; it stands between two rounds of everyone."""
     is_gpu = device == "cuda"
-    found: dict[str, float] = {}
+    milliseconds: dict[str, float] = {}
     for rows in (1, 4, 8) if is_gpu else (1, 2):
         settings = {"dtype": "bfloat16", "slots": 64 if is_gpu else 2, "max_prompt": 256, "max_steps": 256}
         runner = bare_runner(device, checkpoint, settings | {"prefill_rows": rows, "kv_budget_mib": 65536})
         with torch.inference_mode():
             for length in (32, 64, 96, 128, 256) if is_gpu else (32,):
                 times = {"times": 20} if is_gpu else {"times": 1, "repeats": 1}
-                found[f"{rows} prompts of {length}"] = seconds_on(device, prefill_of(runner, length), **times) * 1e3
-    report.figure("prefill_ms", found, ", ".join(f"{name}: {value:.2f}" for name, value in found.items()))
+                milliseconds[f"{rows} prompts of {length}"] = seconds_on(device, prefill_of(runner, length), **times) * 1e3
+    report.figure("prefill_ms", milliseconds, ", ".join(f"{name}: {value:.2f}" for name, value in milliseconds.items()))
 
 
 def _engine_step_s(config: EngineConfig, checkpoint: Checkpoint) -> float:
@@ -142,7 +142,7 @@ def _engine_step_s(config: EngineConfig, checkpoint: Checkpoint) -> float:
 
 def measure_rounds(report: Report, checkpoint: Checkpoint, device: str, slots: int) -> None:
     """Measures the whole engine, every slot busy, with rounds of 1 to 16 steps."""
-    found = {}
+    throughputs = {}
     for steps in (1, 2, 4, 8, 16) if device == "cuda" else (1, 4):
         config = EngineConfig.varied(
             {"device": device, "dtype": "bfloat16", "slots": slots, "max_prompt": 64, "max_steps": 512, "block_steps": 16}
@@ -153,9 +153,9 @@ def measure_rounds(report: Report, checkpoint: Checkpoint, device: str, slots: i
             takes(engine, [0], checkpoint.gpt_spec.width, 16)
             started = time.perf_counter()
             takes(engine, list(range(slots)), checkpoint.gpt_spec.width, steps_each)
-            found[steps] = slots * steps_each / STEPS_PER_SECOND / (time.perf_counter() - started)
-    shown = ", ".join(f"{steps}: {value:.0f}" for steps, value in found.items())
-    report.figure(f"engine_audio_s_per_s_{slots}_slots", found, f"audio-s/s by steps per round: {shown}")
+            throughputs[steps] = slots * steps_each / STEPS_PER_SECOND / (time.perf_counter() - started)
+    shown = ", ".join(f"{steps}: {value:.0f}" for steps, value in throughputs.items())
+    report.figure(f"engine_audio_s_per_s_{slots}_slots", throughputs, f"audio-s/s by steps per round: {shown}")
 
 
 def measure_equality_cost(report: Report, checkpoint: Checkpoint, device: str) -> None:
@@ -187,12 +187,12 @@ def measure_attention(report: Report, checkpoint: Checkpoint, device: str, slots
     for context in CONTEXTS:
         works = {shape: _all_layers(attention, shape, checkpoint, cache, context) for shape in shapes}
         times = {shape: seconds for shape, work in works.items() if (seconds := _seconds(device, work)) is not None}
-        found = {str(shape): round(seconds / spec.layers * 1e6, 2) for shape, seconds in times.items()}
-        best = min(found, key=found.__getitem__)
+        microseconds = {str(shape): round(seconds / spec.layers * 1e6, 2) for shape, seconds in times.items()}
+        best = min(microseconds, key=microseconds.__getitem__)
         report.figure(
             f"attention_{slots}_slots_{context}_positions",
-            {"now": str(now), "us": found},
-            f"now {found[str(now)]:.1f} us a layer; best {found[best]:.1f} with {best}",
+            {"now": str(now), "us": microseconds},
+            f"now {microseconds[str(now)]:.1f} us a layer; best {microseconds[best]:.1f} with {best}",
         )
 
 
@@ -206,11 +206,11 @@ def _all_layers(attention: Any, shape: Any, checkpoint: Checkpoint, cache: KeysV
     qkv = torch.randn(slots, 3 * width, device=place).bfloat16()
     rotation = rotary_tables(POSITIONS, spec.head_dim, spec.rope_theta, place)
     positions = torch.full((slots,), context, dtype=torch.int32, device=place)
-    busy, seen = torch.ones_like(positions), torch.zeros(slots, width, dtype=torch.bfloat16, device=place)
+    busy, output = torch.ones_like(positions), torch.zeros(slots, width, dtype=torch.bfloat16, device=place)
 
     def run() -> None:
         for keys, values in cache.layers():
-            attend(qkv, rotation, positions, busy, keys, values, seen)
+            attend(qkv, rotation, positions, busy, keys, values, output)
 
     return run
 

@@ -29,9 +29,9 @@ class Kept(Checkpoint):
     def of(checkpoint: Checkpoint, layers: int | None = None) -> "Kept":
         """Returns the checkpoint with its first `layers` layers; None: with all of them."""
         spec = checkpoint.gpt_spec
-        kept = Kept(checkpoint.root, replace(spec, layers=min(layers or spec.layers, spec.layers)))
-        kept.parts["gpt"] = checkpoint.gpt()
-        return kept
+        shortened = Kept(checkpoint.root, replace(spec, layers=min(layers or spec.layers, spec.layers)))
+        shortened.parts["gpt"] = checkpoint.gpt()
+        return shortened
 
     def _part(self, name: str) -> Tensors:
         if name not in self.parts:
@@ -111,10 +111,10 @@ def prompt(number: int, width: int, steps: int) -> Prompt:
     )
 
 
-async def take(engine: Engine, asked: Prompt, sampling: SamplingParams, on_block: Callable[[], None] = lambda: None) -> Take:
+async def take(engine: Engine, request: Prompt, sampling: SamplingParams, on_block: Callable[[], None] = lambda: None) -> Take:
     """Decodes one sequence. `on_block` is called after each block."""
     parts = []
-    async for block in engine.generate(asked, sampling, timeout_s=500, admitted=True):
+    async for block in engine.generate(request, sampling, timeout_s=500, admitted=True):
         parts.append(block)
         on_block()
     return Take(np.concatenate([part.hidden for part in parts]), np.concatenate([part.codes for part in parts]))

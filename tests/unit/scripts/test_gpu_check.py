@@ -45,7 +45,7 @@ from scripts.evaluate.gpu_check.functional import promise_equal
 from scripts.evaluate.gpu_check.report import Report
 from scripts.evaluate.gpu_check.runners import config_of
 from scripts.evaluate.gpu_check.sections import FIRST, Section, sections
-from scripts.evaluate.gpu_check.workload import Kept, Take
+from scripts.evaluate.gpu_check.workload import SharedCheckpoint, Take
 from serve.commands.launch.processes import processes
 from tests.support.signals import as_in_a_terminal
 from tests.support.waiting import wait_until
@@ -136,7 +136,7 @@ def apart(monkeypatch):
 
     def run_apart(section: Section, limit_s: float, out: Path, args: object) -> tuple[str | None, str]:
         ran.append(section.name)
-        report = Report(found=lambda report: add(out, section.name, report))
+        report = Report(on_finding=lambda report: add(out, section.name, report))
         report.promise(f"{section.name} holds", True, "")
         report.figure(section.name, limit_s, "")
         return ("ended with code -9" if section.name == "broken" else None), "its output"
@@ -234,9 +234,9 @@ def test_what_lacks_is_said_before_anything_is_loaded(tmp_path):
 
 
 def test_a_shallow_model_is_the_first_layers_of_the_whole_one(demo):
-    shallow = Kept.of(demo, 1)
+    shallow = SharedCheckpoint.of(demo, 1)
     assert (shallow.gpt_spec.layers, demo.gpt_spec.layers) == (1, 3)
-    assert Kept.of(demo).gpt_spec == Kept.of(demo, 99).gpt_spec == demo.gpt_spec
+    assert SharedCheckpoint.of(demo).gpt_spec == SharedCheckpoint.of(demo, 99).gpt_spec == demo.gpt_spec
     spec = {"positions": 8, "rows": 1, "device": torch.device("cpu"), "dtype": torch.float32}
     x = torch.randn(1, 4, demo.gpt_spec.width, generator=torch.Generator().manual_seed(0))
     place = torch.tensor([0]), torch.tensor([3])
@@ -460,7 +460,7 @@ def paper(monkeypatch) -> None:
     monkeypatch.setattr(machine, "prepare_gpu", lambda **named: None)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: H100)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (70 * GIB, H100.total_memory))
-    monkeypatch.setattr(plan, "_kept", lambda args: CHECKPOINT)
+    monkeypatch.setattr(plan, "_shared_checkpoint", lambda args: CHECKPOINT)
 
 
 def test_every_section_runs_to_its_end_with_the_gpus_own_settings(paper):

@@ -19,7 +19,7 @@ from pipeline.engine.gpu_runner import GpuRunner
 from pipeline.errors import NonFiniteOutput
 from pipeline.types import Head, Prompt, SamplingParams, SeedMode
 from pipeline.vocoder.windowed.network import WindowCall, build_network
-from scripts.evaluate.gpu_check.workload import Kept
+from scripts.evaluate.gpu_check.workload import SharedCheckpoint
 from tests.support.factories import Take, collect, make_prompt, make_speaker
 
 pytestmark = [
@@ -49,7 +49,7 @@ def run(demo, requests: Requests, factory=GpuRunner, **overrides: object) -> lis
 @pytest.fixture(scope="module")
 def shallow(demo) -> Checkpoint:
     """One layer of the model: what the runner does with it is the same for every layer, and the interpreter takes long."""
-    return Kept.of(demo, 1)
+    return SharedCheckpoint.of(demo, 1)
 
 
 @pytest.fixture(scope="module")

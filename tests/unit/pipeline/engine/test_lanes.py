@@ -27,7 +27,7 @@ from pipeline.engine.sequence import Sequence
 from pipeline.errors import AtCapacity, DeadlineUnmeetable
 from pipeline.ewma import ClippedEwma
 from pipeline.types import FinishReason, Head, Lane, Prompt, SamplingParams, SchedulingParams, SeedMode
-from scripts.evaluate.gpu_check.workload import Kept
+from scripts.evaluate.gpu_check.workload import SharedCheckpoint
 from tests.support.effort import examples
 from tests.support.engines import NUMERICS, Ahead, distinct
 from tests.support.factories import WIDTH, Take, collect, make_prompt, make_sequence
@@ -152,7 +152,7 @@ def test_a_row_that_is_left_out_of_rounds_is_bit_equal(demo, monkeypatch, numeri
     monkeypatch.setattr(Pace, "fast_rows", 1)
     steps = 40
     if factory is GpuRunner:  # the interpreter takes long: fewer steps, and one layer of the model
-        steps, demo = 8, Kept.of(demo, 1)
+        steps, demo = 8, SharedCheckpoint.of(demo, 1)
     bulk = [(make_prompt(9 + n, number=n, max_steps=steps), SamplingParams(seed=n, min_steps=steps)) for n in range(2)]
     urgent = [(make_prompt(12, number=9, max_steps=steps // 2), SamplingParams(seed=2, min_steps=steps // 2))]
     size = numerics | {"slots": 3, "max_steps": 64, "buffer_steps": 128}
