@@ -52,11 +52,11 @@ def _summary(script: Script, track: Track) -> bytes:
     parts: list[dict[str, Any]] = []
     for number, (start, size) in enumerate(zip(track.starts, track.lengths, strict=True)):
         fields, part = script.body_of(number), script.parts[number]
-        said = {"text": part.text, "voice": fields.get("voice"), "seed": fields.get("seed"), "chapter": part.chapter}
+        details = {"text": part.text, "voice": fields.get("voice"), "seed": fields.get("seed"), "chapter": part.chapter}
         if part.speaker:
-            said["speaker"] = part.speaker
+            details["speaker"] = part.speaker
         times = {"start_s": round(start / rate, 6), "duration_s": round(size / rate, 6)}
-        parts.append({"file": name_of(number), **said, **times})
+        parts.append({"file": name_of(number), **details, **times})
     about = {"title": script.title, "author": script.author, "model": script.speech.get("model"), "sample_rate": rate}
     summary = {**about, "complete": track.is_whole, "chapters": list(script.chapters), "parts": parts}
     return json.dumps(summary, ensure_ascii=False, indent=1).encode()
@@ -66,10 +66,10 @@ class Sink:
     """A file that cannot seek, so that sizes follow the contents."""
 
     def __init__(self) -> None:
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     def write(self, content: bytes, /) -> int:
-        self._held += content
+        self._buffer += content
         return len(content)
 
     def flush(self) -> None:
@@ -80,6 +80,6 @@ class Sink:
 
     def take(self) -> bytes:
         """Returns what was written since the last time."""
-        content = bytes(self._held)
-        self._held.clear()
+        content = bytes(self._buffer)
+        self._buffer.clear()
         return content

@@ -82,8 +82,8 @@ def read_markdown(text: str) -> Book:
             chapters.append((block, []))
         else:
             chapters[-1][1].append(block)
-    kept = (Chapter(name, tuple(paragraphs)) for name, paragraphs in chapters if name or paragraphs)
-    return Book(tuple(kept), title)
+    filled_chapters = (Chapter(name, tuple(paragraphs)) for name, paragraphs in chapters if name or paragraphs)
+    return Book(tuple(filled_chapters), title)
 
 
 def script_of(book: Book, speech: Mapping[str, Any], pauses: Pauses) -> Script:
@@ -109,22 +109,22 @@ def _lines(text: str) -> str:
 
 def _blocks(text: str) -> Iterator[tuple[int, str]]:
     """Yields headings with their level, and with level 0 the blocks between them; a fence with code is one block."""
-    held: list[str] = []
+    block: list[str] = []
     fence = ""
     for line in text.split("\n"):
         opened = _FENCE.match(line)
         if opened and (not fence or opened[1] == fence):
             fence = "" if fence else opened[1]
         level, heading = (0, "") if fence else _heading(line)
-        if (level or (not fence and not line.strip())) and held:
-            yield 0, "\n".join(held)
-            held = []
+        if (level or (not fence and not line.strip())) and block:
+            yield 0, "\n".join(block)
+            block = []
         if level:
             yield level, heading
         elif line.strip() or fence:
-            held.append(line)
-    if held:
-        yield 0, "\n".join(held)
+            block.append(line)
+    if block:
+        yield 0, "\n".join(block)
 
 
 def _heading(line: str) -> tuple[int, str]:

@@ -27,17 +27,17 @@ _CUTS = (
 
 def cut_paragraph(paragraph: str) -> Iterator[str]:
     """Yields the parts of a paragraph."""
-    held = ""
+    part = ""
     for sentence in _sentences(paragraph):
-        if held and len(held) + len(sentence) > MOST:
-            yield held.strip()
-            held = ""
-        held += sentence
-        if letter_weight(held) >= ENOUGH:
-            yield held.strip()
-            held = ""
-    if is_speakable(held):
-        yield held.strip()
+        if part and len(part) + len(sentence) > MOST:
+            yield part.strip()
+            part = ""
+        part += sentence
+        if letter_weight(part) >= ENOUGH:
+            yield part.strip()
+            part = ""
+    if is_speakable(part):
+        yield part.strip()
 
 
 def is_speakable(text: str) -> bool:
@@ -57,7 +57,7 @@ def _short_enough(sentence: str) -> Iterator[str]:
     place = 0
     while len(sentence) - place > MOST:
         window = sentence[place : place + MOST]
-        cut = next((found.end() for pattern in _CUTS if (found := pattern.match(window))), MOST)
+        cut = next((match.end() for pattern in _CUTS if (match := pattern.match(window))), MOST)
         yield window[:cut]
         place += cut
     yield sentence[place:]

@@ -66,7 +66,7 @@ class _Files:
 
     def __init__(self, file: zipfile.ZipFile) -> None:
         self._file = file
-        self._left = MOST_OF_ALL
+        self._remaining = MOST_OF_ALL
         self._names = set(file.namelist())
         if len(self._names) > MOST_FILES:
             raise InvalidDocument(f"the EPUB has {len(self._names)} files; the limit is {MOST_FILES}", param="file")
@@ -82,13 +82,13 @@ class _Files:
         """Returns a file; its own statement of its size is not trusted."""
         if path not in self._names:
             raise InvalidDocument("the EPUB names a file that it does not contain", param="file")
-        most = min(most, self._left)
+        most = min(most, self._remaining)
         with self._file.open(path) as member:
             content = member.read(most + 1)
         if len(content) > most:
             limits = f"{MOST_OF_ONE >> 20} MiB for one file, {MOST_OF_ALL >> 20} MiB for all that are read"
             raise InvalidDocument(f"the EPUB unpacks to more than its limits: {limits}", param="file")
-        self._left -= len(content)
+        self._remaining -= len(content)
         return content
 
     def tree(self, path: str) -> Element:
@@ -110,9 +110,9 @@ def _read(files: _Files) -> Book:
     }
     titles = _contents(files, package, items)
     read = [
-        items[one.get("idref", "")]
-        for one in _all(package, "itemref")
-        if one.get("linear") != "no" and one.get("idref") in items
+        items[itemref.get("idref", "")]
+        for itemref in _all(package, "itemref")
+        if itemref.get("linear") != "no" and itemref.get("idref") in items
     ]
     chapters = tuple(_chapters(files, [item.path for item in read if "nav" not in item.properties], titles))
     if not chapters:
@@ -161,13 +161,13 @@ def _chapters(files: _Files, paths: list[str], titles: Mapping[Place, str]) -> I
     for path in paths:
         begins = True
         for block in blocks_of(files.read(path)):
-            found = [
-                titles[place] for place in [(path, "")][: int(begins)] + [(path, one) for one in block.ids] if place in titles
+            headings = [
+                titles[place] for place in [(path, "")][: int(begins)] + [(path, key) for key in block.ids] if place in titles
             ]
-            if found or (begins and not titles):
+            if headings or (begins and not titles):
                 if title or paragraphs:
                     yield Chapter(title, tuple(paragraphs))
-                title, paragraphs = (found or [block.text if block.is_heading else ""])[0], []
+                title, paragraphs = (headings or [block.text if block.is_heading else ""])[0], []
             begins = False
             if block.text and not (block.is_heading and not paragraphs and _is_same(block.text, title)):
                 paragraphs.append(block.text)
@@ -177,8 +177,8 @@ def _chapters(files: _Files, paths: list[str], titles: Mapping[Place, str]) -> I
 
 def _is_same(heading: str, title: str) -> bool:
     """True if a heading only repeats the title of its chapter, or a part of it."""
-    one, other = ("".join(filter(str.isalnum, text.casefold())) for text in (heading, title))
-    return bool(one) and one in other
+    heading_letters, title_letters = ("".join(filter(str.isalnum, text.casefold())) for text in (heading, title))
+    return bool(heading_letters) and heading_letters in title_letters
 
 
 def _cover(files: _Files, package: Element, items: Mapping[str, _Item]) -> bytes | None:
@@ -194,13 +194,13 @@ def _cover(files: _Files, package: Element, items: Mapping[str, _Item]) -> bytes
 
 
 def _text_of(package: Element, name: str) -> str:
-    found = [" ".join("".join(one.itertext()).split()) for one in _all(package, name)]
-    return next(filter(None, found), "")[:300]
+    texts = [" ".join("".join(element.itertext()).split()) for element in _all(package, name)]
+    return next(filter(None, texts), "")[:300]
 
 
 def _all(root: Element, name: str) -> list[Element]:
     """Returns the elements of a name, whatever their namespace."""
-    return [one for one in root.iter() if isinstance(one.tag, str) and one.tag.rpartition("}")[2] == name]
+    return [element for element in root.iter() if isinstance(element.tag, str) and element.tag.rpartition("}")[2] == name]
 
 
 def _join(folder: str, href: str) -> str:

@@ -99,15 +99,15 @@ class JobFiles:
 
     def lengths(self) -> dict[str, int]:
         """Returns how many samples each finished part has, by its key."""
-        found = {}
+        sizes = {}
         try:
             with os.scandir(self.folder) as entries:
                 for entry in entries:
                     if entry.name.endswith(".pcm") and not entry.name.startswith("."):
-                        found[entry.name.removesuffix(".pcm")] = entry.stat().st_size // SAMPLE_BYTES
+                        sizes[entry.name.removesuffix(".pcm")] = entry.stat().st_size // SAMPLE_BYTES
         except FileNotFoundError:
             return {}
-        return found
+        return sizes
 
     def notes(self, key: str) -> PartNotes:
         """Returns what is known of the samples of a part; nothing if it has just been removed, or is of another release."""

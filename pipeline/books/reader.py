@@ -88,8 +88,10 @@ def read_document(question: Question) -> Document:
         return _of_turns([PartsOfTurn(**turn) for turn in json.loads(text)], question, "turns")
     _check_length(len(text), question)
     if question.kind == "script":
-        said = read_lines(text, question.cast, param="input")
-        return _of_turns([PartsOfTurn(one.text, question.cast[one.speaker], one.speaker) for one in said], question, "input")
+        turns = read_lines(text, question.cast, param="input")
+        return _of_turns(
+            [PartsOfTurn(turn.text, question.cast[turn.speaker], turn.speaker) for turn in turns], question, "input"
+        )
     if question.kind == "ssml":
         return Document(_checked(Script(ssml_parts(text, question.pauses))))
     return _of_book(read_markdown(text) if question.kind == "markdown" else read_plain(text), question)
@@ -98,8 +100,8 @@ def read_document(question: Question) -> Document:
 def _of_book(book: Book, question: Question) -> Document:
     _check_length(book.characters, question)
     script = _checked(script_of(book, {}, question.pauses))
-    kept = {name: getattr(script, name)[:MOST_TITLE] for name in ("title", "author", "language")}
-    return Document(replace(script, chapters=tuple(title[:MOST_TITLE] for title in script.chapters), **kept), book.cover)
+    labels = {name: getattr(script, name)[:MOST_TITLE] for name in ("title", "author", "language")}
+    return Document(replace(script, chapters=tuple(title[:MOST_TITLE] for title in script.chapters), **labels), book.cover)
 
 
 def _of_turns(turns: list[PartsOfTurn], question: Question, param: str) -> Document:
@@ -118,9 +120,9 @@ def _check_length(characters: int, question: Question) -> None:
 
 
 def _checked(script: Script) -> Script:
-    for what, count, most in (("chapters", len(script.chapters), MOST_CHAPTERS), ("parts", len(script.parts), MOST_PARTS)):
+    for unit, count, most in (("chapters", len(script.chapters), MOST_CHAPTERS), ("parts", len(script.parts), MOST_PARTS)):
         if count > most:
-            message = f"the text has {count} {what}; the limit of a job is {most}: send it as several jobs"
+            message = f"the text has {count} {unit}; the limit of a job is {most}: send it as several jobs"
             raise TextTooLong(message, param="input")
     return script
 

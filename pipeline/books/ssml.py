@@ -53,11 +53,11 @@ def cut_ssml(written: str) -> Iterator[str]:
     except (DefusedXmlException, ParseError, UnicodeError, ValueError, LookupError):
         message = "SSML: not a well-formed document without DTD and entities; POST /v1/text/ssml says where"
         raise InvalidSsml(message, param="input") from None
-    left = FREE_CHARACTERS + MOST_GROWTH * len(written)
+    remaining = FREE_CHARACTERS + MOST_GROWTH * len(written)
     for nodes in _joined(_runs(root, ())):
         document = tostring(_shell((root,), nodes), encoding="unicode")
-        left -= len(document)
-        if left < 0:
+        remaining -= len(document)
+        if remaining < 0:
             raise invalid(
                 f"cut into paragraphs, with the elements around each, the document has more than {MOST_GROWTH} times its "
                 f"{len(written)} characters: shorten the attributes of what stands around many paragraphs"
@@ -109,7 +109,7 @@ def _runs(element: Element, around: Sequence[Element]) -> Iterator[list[Node]]:
     for child in element:
         if _name(child) in _BLOCKS:
             yield _wrapped(run, around)
-            if any(_name(one) in _PARAGRAPHS for one in list(child.iter())[1:]):
+            if any(_name(element) in _PARAGRAPHS for element in list(child.iter())[1:]):
                 yield from _runs(child, (*around, child))
             else:
                 yield _wrapped([child], around)

@@ -57,7 +57,7 @@ class Track:
         """Yields bytes [first, stop) of the samples in 16 bits."""
         size = self.samples * SAMPLE_BYTES
         at, stop = first, min(stop, size)
-        run = bisect_right(self._runs, first // SAMPLE_BYTES, key=lambda one: one[0]) - 1
+        run = bisect_right(self._runs, first // SAMPLE_BYTES, key=lambda entry: entry[0]) - 1
         while at < stop:
             begin, key = self._runs[run]
             follows = self._runs[run + 1][0] if run + 1 < len(self._runs) else self.samples

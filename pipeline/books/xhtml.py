@@ -75,20 +75,20 @@ class _Reader(HTMLParser):
         self._in_link = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
+        attributes = dict(attrs)
         if tag in _BLOCKS:
             self.end_block()
             self.block.is_heading = tag in _HEADINGS
-        self.block.ids += [value for name in ("id", "name") if (value := given.get(name))]
-        is_note = (given.get("epub:type") or "") == "noteref" or given.get("role") == "doc-noteref"
-        is_nav = tag == "nav" and (given.get("epub:type") or "toc") != "toc"
+        self.block.ids += [value for name in ("id", "name") if (value := attributes.get(name))]
+        is_note = (attributes.get("epub:type") or "") == "noteref" or attributes.get("role") == "doc-noteref"
+        is_nav = tag == "nav" and (attributes.get("epub:type") or "toc") != "toc"
         if tag not in _VOID and (tag in _UNSPOKEN or is_note or is_nav or self._unspoken[-1:] == [tag]):
             self._unspoken.append(tag)
         if tag == "br" and not self._unspoken:
             self._text.append("\n")
         if tag == "a" and not self._unspoken:
             self._in_link = True
-            self.links.append([given.get("href") or ""])
+            self.links.append([attributes.get("href") or ""])
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)

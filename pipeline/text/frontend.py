@@ -75,15 +75,15 @@ def is_as_spoken(segment: Segment) -> bool:
 
 def _trimmed(text: str, start: int, stop: int) -> Range:
     inside = text[start:stop]
-    left = len(inside) - len(inside.lstrip(_AROUND))
-    kept = inside.strip(_AROUND)
-    return (start + left, start + left + len(kept)) if kept else (start, stop)
+    lead = len(inside) - len(inside.lstrip(_AROUND))
+    core = inside.strip(_AROUND)
+    return (start + lead, start + lead + len(core)) if core else (start, stop)
 
 
 def _tokens(spoken: Range, places: Sequence[Range | None]) -> Range:
     """Returns the positions that stand for characters of a range, from the first to the last."""
-    found = [at for at, place in enumerate(places) if place is not None and place[0] < spoken[1] and place[1] > spoken[0]]
-    return (found[0], found[-1] + 1) if found else (0, 0)
+    positions = [at for at, place in enumerate(places) if place is not None and place[0] < spoken[1] and place[1] > spoken[0]]
+    return (positions[0], positions[-1] + 1) if positions else (0, 0)
 
 
 class LocalTextFrontend:

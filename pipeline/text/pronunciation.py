@@ -37,9 +37,9 @@ class Pronunciation:
         """Returns a text with phones for its English words and homophones in its Chinese ones; tags stay."""
         return _WORD_OR_TAG.sub(self._written, text)
 
-    def _written(self, found: re.Match[str]) -> str:
-        tag, chinese = found.groups()
-        return tag or (self._with_homophones(chinese) if chinese else self.of(found[0].lower()))
+    def _written(self, match: re.Match[str]) -> str:
+        tag, chinese = match.groups()
+        return tag or (self._with_homophones(chinese) if chinese else self.of(match[0].lower()))
 
     def _with_homophones(self, run: str) -> str:
         parts, place = [], 0
@@ -54,10 +54,10 @@ class Pronunciation:
         """Returns for each character of `spoken(text)` the characters [start, stop) of the text that it stands for."""
         places: list[tuple[int, int]] = []
         end = 0
-        for found in _WORD_OR_TAG.finditer(text):
-            places += [(at, at + 1) for at in range(end, found.start())]
-            places += [found.span()] * len(self.spoken(found[0]))
-            end = found.end()
+        for match in _WORD_OR_TAG.finditer(text):
+            places += [(at, at + 1) for at in range(end, match.start())]
+            places += [match.span()] * len(self.spoken(match[0]))
+            end = match.end()
         return places + [(at, at + 1) for at in range(end, len(text))]
 
     def of(self, word: str) -> str:
@@ -67,7 +67,7 @@ class Pronunciation:
 
     def _sound(self, word: str, place: int) -> str:
         contexts = (context(word, place, width) for width in reversed(range(len(WINDOWS))))
-        return next((self.rules[one] for one in contexts if one in self.rules), "")
+        return next((self.rules[key] for key in contexts if key in self.rules), "")
 
     def file(self) -> bytes:
         """Returns the content of asset/pronunciation.txt."""

@@ -52,23 +52,23 @@ _FILLERS = sorted({tuple(_WORD.findall(filler)) for filler in FILLERS}, key=len,
 
 def accepts(source: str, refined: str) -> bool:
     """True if only control tags and fillers were added, and no more of them than a speaker would use."""
-    found, expected = words(refined), words(source)
+    actual, expected = words(refined), words(source)
     tags = sum(piece in CONTROL_TAGS for piece in split_tags(refined)) - sum(
         piece in CONTROL_TAGS for piece in split_tags(source)
     )
-    if tags > len(expected) + 4 or len(found) > 2 * len(expected) + 4:
+    if tags > len(expected) + 4 or len(actual) > 2 * len(expected) + 4:
         return False
     # reached[i]: how many expected words the first i words may contain. A word may be a filler or an expected one.
-    reached: list[set[int]] = [set() for _ in range(len(found) + 1)]
+    reached: list[set[int]] = [set() for _ in range(len(actual) + 1)]
     reached[0] = {0}
-    for position, word in enumerate(found):
+    for position, word in enumerate(actual):
         for matched in reached[position]:
             if matched < len(expected) and expected[matched] == word:
                 reached[position + 1].add(matched + 1)
         for filler in _FILLERS:
-            if tuple(found[position : position + len(filler)]) == filler:
+            if tuple(actual[position : position + len(filler)]) == filler:
                 reached[position + len(filler)] |= reached[position]
-    return len(expected) in reached[len(found)]
+    return len(expected) in reached[len(actual)]
 
 
 def diff(source: str, refined: str) -> list[Change]:

@@ -155,9 +155,9 @@ class _Pieces:
 
     def cut(self, start: int, floor: int, limit: int) -> int:
         """Returns the best place to end a piece that begins at `start`."""
-        left = self._weights[-1] - self._weights[start]
-        if limit < left < limit + floor:
-            limit = min(limit, max(floor, left - floor))  # otherwise the last piece would be a remainder of a word or two
+        remainder = self._weights[-1] - self._weights[start]
+        if limit < remainder < limit + floor:
+            limit = min(limit, max(floor, remainder - floor))  # otherwise the last piece would be a remainder of a word or two
         reach = self._reach(start, limit)
         if reach == len(self._atoms):
             return reach

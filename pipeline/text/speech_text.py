@@ -218,8 +218,10 @@ class _Builder:
 
     def _readings(self, passage: Passage, language: Language) -> Iterator[Reading]:
         """Yields the readings of the passage's own pronunciations and of the words of the request's lexicon."""
-        found = find(self._request.lexicon, passage.text, taken=passage.pronunciations, control_tags=passage.control_tags)
-        for pronunciation in found:
+        pronunciations = find(
+            self._request.lexicon, passage.text, existing=passage.pronunciations, control_tags=passage.control_tags
+        )
+        for pronunciation in pronunciations:
             written = passage.text[pronunciation.start : pronunciation.stop]
             reading = _reading_of(pronunciation, written, language, from_ssml=pronunciation in passage.pronunciations)
             if reading:
@@ -251,9 +253,9 @@ def _refuse(warnings: Counter[str]) -> None:
 
 def _all_dropped(spoken: NormalizedText) -> NormalizedText:
     """Drops the tags and signs of a passage without words: it becomes no segment."""
-    kept = sum(span.source_stop - span.source_start for span in spoken.spans if span.kind != "dropped")
+    length = sum(span.source_stop - span.source_start for span in spoken.spans if span.kind != "dropped")
     spans = tuple(Span(span.source_start, span.source_stop, 0, 0, "dropped") for span in spoken.spans)
-    return NormalizedText("", spans, (*spoken.warnings, *([TextWarning(WITHOUT_WORDS, kept)] if kept else [])))
+    return NormalizedText("", spans, (*spoken.warnings, *([TextWarning(WITHOUT_WORDS, length)] if length else [])))
 
 
 def _language(requested: str, languages: tuple[Language, ...]) -> LanguageChoice:
@@ -271,8 +273,8 @@ def _as_mandarin(passage: Passage, spoken: NormalizedText) -> int:
     """Returns the number of spoken characters of a passage that are Chinese, but not Mandarin."""
     ranges = [(0, len(passage.text))] if passage.language == DIALECT else dialect_sentences(passage.text)
     places = {place for start, stop in ranges for place in range(start, stop) if is_chinese(passage.text[place])}
-    kept = (range(span.source_start, span.source_stop) for span in spoken.spans if span.kind == "text")
-    return sum(place in places for span in kept for place in span) if places else 0
+    runs = (range(span.source_start, span.source_stop) for span in spoken.spans if span.kind == "text")
+    return sum(place in places for span in runs for place in span) if places else 0
 
 
 def _reading_of(pronunciation: Pronunciation, written: str, language: Language, *, from_ssml: bool) -> str:

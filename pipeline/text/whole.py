@@ -19,7 +19,7 @@ LONGEST = 60
 _STOPS = " ,.，。、"
 _LATIN_NAME = r"(?:[A-Z][A-Za-z'’-]*|[a-z]{1,2}[A-Z][A-Za-z]*)"
 _TITLE = r"(?:Mr|Mrs|Ms|Dr|Prof|St|Capt|Lt|Sgt|Gen|Gov|Sen|Rep)\.? "
-_KEPT = (
+_ATOMS = (
     # a list's number and the beginning of its item
     re.compile(
         r"(?:(?<=\n)|(?<![\s\S]))[ \t]{0,12}(?:[-*+•>][ \t]{1,4})?"
@@ -42,7 +42,7 @@ _KEPT = (
 def whole_ranges(written: str, spoken: NormalizedText) -> list[Range]:
     """Returns the ranges of a spoken text that stay in one segment."""
     spans = [span for span in spoken.spans if span.kind == "text"]
-    ranges = sorted({*_words(written, spoken), *_kept(written, spoken.text, spans)})
+    ranges = sorted({*_words(written, spoken), *_atoms(written, spoken.text, spans)})
     joined: list[Range] = []
     for start, stop in ranges:
         if not joined or start >= joined[-1][1]:
@@ -63,13 +63,13 @@ def _words(written: str, spoken: NormalizedText) -> Iterator[Range]:
                 yield start, stop
 
 
-def _kept(written: str, spoken: str, spans: list[Span]) -> Iterator[Range]:
+def _atoms(written: str, spoken: str, spans: list[Span]) -> Iterator[Range]:
     """Yields the ranges of names, counts and list numbers, from the first to the last word they touch."""
     starts = [span.source_start for span in spans]
     stops = [span.source_stop for span in spans]
-    for pattern in _KEPT:
-        for found in pattern.finditer(written):
-            first, last = bisect_right(stops, found.start()), bisect_left(starts, found.end()) - 1
+    for pattern in _ATOMS:
+        for match in pattern.finditer(written):
+            first, last = bisect_right(stops, match.start()), bisect_left(starts, match.end()) - 1
             if first <= last:
                 start, stop = _without_stops(spoken, spans[first].spoken_start, spans[last].spoken_stop)
                 if stop - start > 1 and letter_weight(spoken[start:stop]) <= LONGEST:

@@ -57,10 +57,10 @@ class LexiconLibrary:
         Raises:
             UnknownLexicon
         """
-        found = None if self._mirror is None else self._mirror.get(lexicon_id)
-        if found is None:
+        lexicon = None if self._mirror is None else self._mirror.get(lexicon_id)
+        if lexicon is None:
             raise UnknownLexicon("no such lexicon; PUT /v1/lexicons/{id} creates one", param="lexicon")
-        return found.entries
+        return lexicon.entries
 
     def put(self, lexicon_id: str, entries: Entries, writer: Writer = OPERATOR) -> int:
         """Stores a lexicon in place of an earlier one, which keeps its owner; returns its version.
@@ -77,11 +77,11 @@ class LexiconLibrary:
             mirror.refresh()
             owner = writer.id if newest is None else owner_in(newest[1])
             writer.check(owner)
-            others = {key: one for key, one in mirror.newest().items() if key != lexicon_id}
+            others = {key: lexicon for key, lexicon in mirror.newest().items() if key != lexicon_id}
             if newest is None and len(others) >= MAX_LEXICONS:
                 raise Conflict(f"there are {MAX_LEXICONS} lexicons, the largest number allowed; delete one first")
             value = _encode(entries, owner)
-            SHARE.check(writer, ((one.owner, one.size) for one in others.values()), len(value))
+            SHARE.check(writer, ((lexicon.owner, lexicon.size) for lexicon in others.values()), len(value))
             replaces = newest[0] if newest else 0
             version = store.put(NAMESPACE, lexicon_id, value, replaces=replaces, keeps=KEPT_VERSIONS)
             mirror.refresh()

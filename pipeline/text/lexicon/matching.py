@@ -18,25 +18,25 @@ Key = tuple[bool, str]
 
 
 def find(
-    entries: Sequence[LexiconEntry], text: str, *, taken: Sequence[Pronunciation] = (), control_tags: bool = False
+    entries: Sequence[LexiconEntry], text: str, *, existing: Sequence[Pronunciation] = (), control_tags: bool = False
 ) -> list[Pronunciation]:
-    """Returns a pronunciation for every occurrence of an entry's word, and `taken`, in order.
+    """Returns a pronunciation for every occurrence of an entry's word, and those `existing`, in order.
 
     Args:
-        taken: pronunciations the text has already; no word is looked for in them.
+        existing: pronunciations the text has already; no word is looked for in them.
         control_tags: the text may have control tags; no word is looked for in them either.
     """
     if not entries:
-        return list(taken)
+        return list(existing)
     known: dict[Key, LexiconEntry] = {}
     for entry in reversed(entries):  # the first of two entries for one word counts
         known[_key(entry.word)] = entry
     lengths = sorted({len(entry.word) for entry in entries}, reverse=True)
     small = _small(text)
-    closed = {pronunciation.start: pronunciation.stop for pronunciation in taken}
+    closed = {pronunciation.start: pronunciation.stop for pronunciation in existing}
     if control_tags:
         closed |= dict(_tags(text))
-    pronunciations = list(taken)
+    pronunciations = list(existing)
     borders = sorted(closed)
     ahead = 0
     place = 0
@@ -49,11 +49,11 @@ def find(
         end = borders[ahead] if ahead < len(borders) else len(text)
         for length in lengths:
             stop = place + length
-            found = None
+            match = None
             if stop <= end and _is_whole(text, place, stop):
-                found = known.get((True, text[place:stop])) or known.get((False, small[place:stop]))
-            if found is not None:
-                pronunciations.append(Pronunciation(place, stop, found.kind, found.value))
+                match = known.get((True, text[place:stop])) or known.get((False, small[place:stop]))
+            if match is not None:
+                pronunciations.append(Pronunciation(place, stop, match.kind, match.value))
                 place = stop
                 break
         else:

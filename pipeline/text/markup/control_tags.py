@@ -26,7 +26,7 @@ def neutralise(text: str, *, allowed: bool = True) -> str:
     """
     if not allowed:
         return text.translate(_NO_BRACKETS)
-    return _TAG_OR_BRACKET.sub(lambda found: found[1] or " ", text)
+    return _TAG_OR_BRACKET.sub(lambda match: match[1] or " ", text)
 
 
 def split_tags(text: str) -> list[str]:

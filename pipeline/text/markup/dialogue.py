@@ -49,13 +49,13 @@ def read_script(script: str, speakers: Collection[str], *, param: str = "script"
         InvalidRequest: a line that belongs to no speaker, or a speaker who says nothing; the message has its number.
     """
     known = {name.casefold(): name for name in speakers}
-    said: list[tuple[str, list[str]]] = []
+    turns: list[tuple[str, list[str]]] = []
     for number, line in _lines(script):
         name, text = _beginning(line)
         if name.casefold() in known:
-            if len(said) == most:
+            if len(turns) == most:
                 break
-            said.append((known[name.casefold()], [text]))
+            turns.append((known[name.casefold()], [text]))
         elif _looks_like_a_name(name):
             raise _refused(
                 param,
@@ -63,11 +63,11 @@ def read_script(script: str, speakers: Collection[str], *, param: str = "script"
                 "begins with a name that cast does not have: add it to cast, begin the line with one of the "
                 f"{len(known)} names there, or with a space if it goes on with what was said before",
             )
-        elif not said:
+        elif not turns:
             raise _refused(param, number, "has no speaker before it: begin it with a name of cast and a colon")
         else:
-            said[-1][1].append(line.strip())
-    return [Said(speaker, "\n".join(lines).strip()) for speaker, lines in said]
+            turns[-1][1].append(line.strip())
+    return [Said(speaker, "\n".join(lines).strip()) for speaker, lines in turns]
 
 
 def _lines(script: str) -> Iterator[tuple[int, str]]:
@@ -80,7 +80,7 @@ def _beginning(line: str) -> tuple[str, str]:
     """Returns the name at the beginning of a line and what follows; an empty name if there is none."""
     place = min((place for colon in _COLONS if (place := line.find(colon)) >= 0), default=-1)
     name, text = line[:place].rstrip(), line[place + 1 :]
-    is_name = 0 < len(name) <= MOST_NAME and name[0].isalnum() and all(one.isalnum() or one in _NAME_SIGNS for one in name)
+    is_name = 0 < len(name) <= MOST_NAME and name[0].isalnum() and all(sign.isalnum() or sign in _NAME_SIGNS for sign in name)
     if place < 0 or not is_name or (line[place] == ":" and text[:1].strip()):
         return "", line
     return name, text.lstrip()
@@ -90,5 +90,5 @@ def _looks_like_a_name(name: str) -> bool:
     return any(map(str.isalpha, name)) and len(name.split()) <= _MOST_WORDS
 
 
-def _refused(param: str, number: int, what: str) -> InvalidRequest:
-    return InvalidRequest(f"line {number} of the script {what}", param=param)
+def _refused(param: str, number: int, problem: str) -> InvalidRequest:
+    return InvalidRequest(f"line {number} of the script {problem}", param=param)

@@ -178,10 +178,10 @@ ELEMENTS: Mapping[str, Handler] = {
 
 
 def _milliseconds(written: str) -> int:
-    found = _DURATION.fullmatch(written.strip())
-    if not found:
+    match = _DURATION.fullmatch(written.strip())
+    if not match:
         raise invalid("a duration is a number and ms or s, as in 250ms or 1.5s")
-    duration_ms = round(float(found[1]) * (1000 if found[2] == "s" else 1))
+    duration_ms = round(float(match[1]) * (1000 if match[2] == "s" else 1))
     if duration_ms > MAX_BREAK_MS:
         raise invalid(f"one break lasts at most {MAX_BREAK_MS} ms")
     return duration_ms

@@ -67,7 +67,7 @@ def normalize(
         fallback: the language of auto for a text without words of either language.
         vocabulary: of the checkpoint; words outside it are dropped and counted too.
     """
-    tags = [found.span() for found in _TAG.finditer(text)] if control_tags else []
+    tags = [match.span() for match in _TAG.finditer(text)] if control_tags else []
     written = write(text, tags=tags, readings=readings, entities=options.html)
     painted = paint(written.text, language, fallback)
     spoken = join(written, only_known(scan(written, painted, options), vocabulary), text)

@@ -204,7 +204,6 @@ _STREET_BEFORE = re.compile(
     r"(?:\b\d{1,5}[A-Z]?\s(?:[A-Z][a-z]*\.?\s){0,2}|\b(?:on|at|to|along|down|off|near|of|from|and)\s)[A-Z][a-z]+\s$"
 )
 _UNIT_BEFORE = re.compile(r"\d\s?$")
-_OWN_END = re.compile(SENTENCE_END)
 
 
 def _keeps_capital(match: Match, spoken: str) -> str:
@@ -218,11 +217,11 @@ def _title(match: Match, language: Language) -> Outcome:
 def _street(match: Match, language: Language) -> Outcome:
     """St and Dr are also titles: a street has a name before it and none behind it."""
     word = match["word"]
-    left = before(match, 40)
-    if not _NAMED_BEFORE.search(left):
+    context = before(match, 40)
+    if not _NAMED_BEFORE.search(context):
         return None
     is_title = word in TITLES and re.match(r"\.?\s[A-Z]", match.string[match.end("word") : match.end("word") + 3])
-    if is_title and not _STREET_BEFORE.search(left):
+    if is_title and not _STREET_BEFORE.search(context):
         return None
     return _STREETS[word]
 

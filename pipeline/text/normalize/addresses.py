@@ -64,10 +64,10 @@ def _domain_word(word: str) -> str:
 def _url(match: Match, language: Language) -> Outcome:
     host = match["host"].removeprefix("www.")
     rest = match["rest"] or ""
-    said = address_words(host, language)
+    spoken = address_words(host, language)
     if match["port"]:
-        said = join_words([said, _ADDRESS_SIGNS[":"][language == "zh"], spell(match["port"], language)])
-    return join_words([said, address_words((match["path"] or "") + ("" if rest == "/" else rest), language)])
+        spoken = join_words([spoken, _ADDRESS_SIGNS[":"][language == "zh"], spell(match["port"], language)])
+    return join_words([spoken, address_words((match["path"] or "") + ("" if rest == "/" else rest), language)])
 
 
 def _email(match: Match, language: Language) -> Outcome:

@@ -179,9 +179,9 @@ def _english_year(match: Match, language: Language) -> Outcome:
 
 def _old_year(match: Match, language: Language) -> Outcome:
     """1066, behind words that only a year follows."""
-    left = before(match, 16)
-    begins = not re.search(r"[A-Za-z0-9]\s?$", left, re.ASCII)
-    is_year = _OLD_YEAR_BEFORE.search(left) or (begins and _HISTORY_AFTER.match(match.string, match.end()))
+    context = before(match, 16)
+    begins = not re.search(r"[A-Za-z0-9]\s?$", context, re.ASCII)
+    is_year = _OLD_YEAR_BEFORE.search(context) or (begins and _HISTORY_AFTER.match(match.string, match.end()))
     is_year = language == "en" and len(match["year"]) > (3 if begins else 2) and is_year
     is_count = COUNTED_AFTER.match(match.string, match.end()) or _UNIT_AFTER.match(match.string, match.end())
     return year(match["year"], "en") if is_year and not is_count else None

@@ -69,7 +69,7 @@ def chinese_words(run: str, *, replace_homophones: bool) -> list[str]:
 def dialect_sentences(text: str) -> list[tuple[int, int]]:
     """Returns the sentences [start, stop) with a word that is not Mandarin. They keep their rare characters: the table has
     Mandarin sounds, which would make other words of them."""
-    return [found.span() for found in SENTENCE.finditer(text) if DIALECT_WORD.search(found[0])]
+    return [match.span() for match in SENTENCE.finditer(text) if DIALECT_WORD.search(match[0])]
 
 
 def is_chinese(text: str) -> bool:

@@ -184,8 +184,8 @@ def _born(match: Match, language: Language) -> Outcome:
 
 def _is_set(match: Match) -> bool:
     """True for the second of 25-18、22-25: one of several scores, of which one falls."""
-    left = re.split(r"[。.!?\n]", match.string[max(0, match.start() - 24) : match.end()])[-1]
-    around = left + re.split(r"[。.!?\n]", match.string[match.end() : match.end() + 24])[0]
+    context = re.split(r"[。.!?\n]", match.string[max(0, match.start() - 24) : match.end()])[-1]
+    around = context + re.split(r"[。.!?\n]", match.string[match.end() : match.end() + 24])[0]
     if not re.search(r"\d[-–]\d{1,3}[、，,] ?$", before(match, 6)):
         return False
     return any(int(first) > int(second) for first, second in re.findall(r"(?<!\d)(\d{1,3})[-–](\d{1,3})(?!\d)", around))
@@ -196,14 +196,14 @@ def _score(match: Match, language: Language) -> Outcome:
     low, high = match["low"], match["high"]
     if language != "zh":
         return None
-    left = before(match, 6)
-    falls = int(low) > int(high) and not re.search(r"[A-Za-z\d]$", left) and not _SEAT_BEFORE.search(left)
+    context = before(match, 6)
+    falls = int(low) > int(high) and not re.search(r"[A-Za-z\d]$", context) and not _SEAT_BEFORE.search(context)
     falls = (
         falls
         and not re.match(r"\s?(?:[室号栋层楼单元房题页]|[=])", match.string[match.end() : match.end() + 3])
         and len(high) < 4
     )
-    is_score = _is_set(match) or _SCORE_BEFORE.search(left) or _SCORE_AFTER.match(match.string, match.end())
+    is_score = _is_set(match) or _SCORE_BEFORE.search(context) or _SCORE_AFTER.match(match.string, match.end())
     if (not is_score and not falls) or (low[0] == "0" and len(low) > 1) or (falls and not is_score and int(low) >= 200):
         return None
     return f"{integer(low, 'zh')}比{integer(high, 'zh')}"

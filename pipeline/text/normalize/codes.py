@@ -193,16 +193,16 @@ def _verse(match: Match, language: Language) -> Outcome:
 def _clause(match: Match, language: Language) -> Outcome:
     """401(k), 501(c)(3)."""
     parts = _GROUP.findall(match["clauses"])
-    said = [integer(part, language) if part.isdigit() else part.upper() for part in parts]
+    spoken = [integer(part, language) if part.isdigit() else part.upper() for part in parts]
     number = pairs(match["digits"]) if language == "en" else spell(match["digits"], "zh")
-    return join_words([number, *said])
+    return join_words([number, *spoken])
 
 
 def _dated(match: Match, language: Language) -> Outcome:
     """CVE-2021-44228."""
     comma = ", " if language == "en" else "，"
-    said = join_words([letters(match["name"]), year(match["year"], language)])
-    return f"{said}{comma}{spell(match['digits'], language)}"
+    spoken = join_words([letters(match["name"]), year(match["year"], language)])
+    return f"{spoken}{comma}{spell(match['digits'], language)}"
 
 
 def _mixed(match: Match, language: Language) -> Outcome:
@@ -249,11 +249,11 @@ def _account(match: Match, language: Language) -> Outcome:
     if " " not in match[0] and len(match[0]) < 15:
         return None
     groups = match[0].split(" ") if " " in match[0] else [match[0]]
-    said = [
+    spoken = [
         join_words([spell(part, language) if part.isdigit() else letters(part) for part in _GROUP.findall(group)])
         for group in groups
     ]
-    return (", " if language == "en" else "，").join(said)
+    return (", " if language == "en" else "，").join(spoken)
 
 
 def _hardware(match: Match, language: Language) -> Outcome:

@@ -44,16 +44,16 @@ _DECADE_AFTER = re.compile(
 def duration_words(parts: tuple[str, str, str], language: Language) -> str:
     """Returns hours, minutes and seconds in words; an empty part is left out."""
     spoken: list[str] = []
-    for (_, one, chinese_name), written in zip(_UNITS, parts, strict=True):
+    for (_, english_name, chinese_name), written in zip(_UNITS, parts, strict=True):
         exact = written.lstrip("0") or "0"
         exact = f"0{exact}" if exact.startswith(".") else exact
         if not written or (exact == "0" and any(spoken)):
             continue
         if language == "zh":
-            is_last = written == parts[1] and not parts[2] and one == "minute"
+            is_last = written == parts[1] and not parts[2] and english_name == "minute"
             spoken.append(f"{counted(exact)}{'分钟' if is_last else chinese_name}")
         else:
-            spoken.append(f"{number(exact, 'en')} {one}{'' if is_one(exact) else 's'}")
+            spoken.append(f"{number(exact, 'en')} {english_name}{'' if is_one(exact) else 's'}")
     return ("" if language == "zh" else " ").join(spoken)
 
 
@@ -82,12 +82,12 @@ def _primes(match: Match, language: Language) -> Outcome:
 
 def _seconds(match: Match, language: Language) -> Outcome:
     """30s: seconds, unless the words beside it speak of a decade."""
-    left = before(match, 20)
+    context = before(match, 20)
     if _DECADE_AFTER.match(match.string, match.end()):
         return None
-    if language == "en" and _DECADE_BEFORE.search(left) and not _SECONDS_BEFORE.search(left):
+    if language == "en" and _DECADE_BEFORE.search(context) and not _SECONDS_BEFORE.search(context):
         return None
-    if language == "en" and left.strip() == "" and re.match(r"\s[a-z]", after(match, 2)):
+    if language == "en" and context.strip() == "" and re.match(r"\s[a-z]", after(match, 2)):
         return None
     return f"{integer(match['seconds'], 'zh')}秒" if language == "zh" else f"{integer(match['seconds'], 'en')} seconds"
 

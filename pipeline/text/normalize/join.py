@@ -95,10 +95,10 @@ def _strongest(waiting: list[_Entry]) -> _Entry | None:
     return max(gaps, key=lambda entry: (entry.gap or 0, not entry.code)) if gaps else None
 
 
-def _separator(gap: Gap | None, language: Language, left: str, right: str) -> str:
+def _separator(gap: Gap | None, language: Language, previous: str, following: str) -> str:
     if gap and gap in _MARKS[language]:
         return _MARKS[language][gap]
-    between_letters = _is_letter(left) and _is_letter(right)
+    between_letters = _is_letter(previous) and _is_letter(following)
     return " " if between_letters or (gap == Gap.SPACE and language == "en") else ""
 
 
@@ -123,29 +123,29 @@ def _place(separator: str, strongest: _Entry | None, waiting: list[_Entry], last
 
 def _absorb(entries: list[_Entry]) -> list[_Entry]:
     """Merges silent signs into the word beside them, and further words of one character into the first."""
-    kept: list[_Entry] = []
+    output: list[_Entry] = []
     start: int | None = None  # of silent signs without a word before them
     for entry in entries:
-        before = kept[-1] if kept and start is None else None
+        before = output[-1] if output and start is None else None
         if entry.stop == entry.start:
-            if entry.spoken and kept:
-                kept[-1].spoken += entry.spoken
-                kept[-1].code = ""
+            if entry.spoken and output:
+                output[-1].spoken += entry.spoken
+                output[-1].code = ""
             continue
         if entry.spoken or entry.code:
             if start is not None and entry.spoken and not entry.is_control:
                 entry.start = start
             elif start is not None:
-                kept.append(_Entry(start, entry.start, code="punctuation"))
+                output.append(_Entry(start, entry.start, code="punctuation"))
             start = None
-            kept.append(entry)
+            output.append(entry)
         elif before and before.spoken and not before.is_control:
             before.stop = entry.stop
         elif start is None:
             start = entry.start
     if start is not None:
-        kept.append(_Entry(start, entries[-1].stop, code="punctuation"))
-    return kept
+        output.append(_Entry(start, entries[-1].stop, code="punctuation"))
+    return output
 
 
 def _normalized(entries: list[_Entry]) -> NormalizedText:

@@ -97,7 +97,7 @@ def _without_markup(text: str) -> str:
     """Returns a text of the same length with spaces in place of markup, the content of which is no prose."""
     if _MAY_BE_MARKUP.isdisjoint(text):
         return text
-    return _MARKUP.sub(lambda found: " " * len(found[0]), text)
+    return _MARKUP.sub(lambda match: " " * len(match[0]), text)
 
 
 def _bases(sentences: list[list[re.Match[str]]], whole: Language) -> list[Language]:
@@ -106,8 +106,8 @@ def _bases(sentences: list[list[re.Match[str]]], whole: Language) -> list[Langua
     before = _carried(own)
     behind = _carried(own[::-1])[::-1]
     return [
-        found or (left if left and left == right else whole if left and right else left or right or whole)
-        for found, left, right in zip(own, before, behind, strict=True)
+        language or (prior if prior and prior == later else whole if prior and later else prior or later or whole)
+        for language, prior, later in zip(own, before, behind, strict=True)
     ]
 
 
@@ -169,7 +169,7 @@ def _is_unit(token: re.Match[str]) -> bool:
 
 def _stretches(text: str, sentence: list[re.Match[str]], other: Language) -> list[tuple[int, int]]:
     """Returns the stretches [start, stop) of a sentence in its other language, with the numbers that belong to them."""
-    found = []
+    ranges = []
     first = 0
     while first < len(sentence):
         last = first
@@ -184,6 +184,6 @@ def _stretches(text: str, sentence: list[re.Match[str]], other: Language) -> lis
             if other == "zh" and text[start] in _MEASURE:
                 head = _HEAD_ZH.search(text, max(0, start - 20), start)
                 start = head.start() if head else start
-            found.append((start, min(stop, sentence[last].start()) if last < len(sentence) else stop))
+            ranges.append((start, min(stop, sentence[last].start()) if last < len(sentence) else stop))
         first = max(last, first + 1)
-    return found
+    return ranges

@@ -90,12 +90,12 @@ def unit_words(match: Match, names: tuple[str, str, str], language: Language) ->
         names: of the unit: English for one, for more, Chinese.
     """
     low, high = match["low"], match["high"]
-    one, more, chinese_name = names
+    singular, plural, chinese_name = names
     minus = {"zh": "负", "en": "minus "}[language] if match["minus"] else ""
     if language == "zh":
         return minus + (f"{number(low, 'zh')}到{counted(high)}" if high else counted(low)) + chinese_name
     spoken = f"{number(low, 'en')} to {number(high, 'en')}" if high else number(low, "en")
-    return f"{minus}{spoken} {one if (is_one(low) and not high) or is_attribute(match) else more}"
+    return f"{minus}{spoken} {singular if (is_one(low) and not high) or is_attribute(match) else plural}"
 
 
 def _feet(match: Match, language: Language) -> Outcome:
@@ -109,12 +109,12 @@ def _feet(match: Match, language: Language) -> Outcome:
 def _duration(match: Match, language: Language) -> Outcome:
     spoken = []
     names = (("hours", "hour", "小时"), ("minutes", "minute", "分钟"), ("seconds", "second", "秒"))
-    for group, one, chinese_name in names:
+    for group, english_name, chinese_name in names:
         written = match[group]
         if written and language == "zh":
             spoken.append(f"{counted(written)}{'分' if group == 'minutes' and match['seconds'] else chinese_name}")
         elif written:
-            spoken.append(f"{number(written, 'en')} {one}{'' if is_one(written) else 's'}")
+            spoken.append(f"{number(written, 'en')} {english_name}{'' if is_one(written) else 's'}")
     return ("" if language == "zh" else " ").join(spoken)
 
 

@@ -27,9 +27,9 @@ _ZH_SCALE = "(?:[十百千万亿]{1,3})"
 
 def money_words(sign: str, written: str, scale: str, language: Language, *, is_singular: bool = False) -> str:
     """one thousand two hundred thirty four dollars and fifty cents; 一千二百三十四点五元."""
-    one, more, hundredth, chinese_name = CURRENCIES[sign]
+    singular, plural, hundredth, chinese_name = CURRENCIES[sign]
     if is_singular:
-        more, hundredth = one, ""
+        plural, hundredth = singular, ""
     whole, _, places = written.replace(",", "").partition(".")
     if language == "zh":
         exact = f"{whole}.{places.rstrip('0')}".rstrip(".")
@@ -38,15 +38,15 @@ def money_words(sign: str, written: str, scale: str, language: Language, *, is_s
         return f"{counted(exact)}{scale}{chinese_name}"
     if scale:
         scale = "".join(_ZH_TO_EN.get(sign, "") for sign in scale).strip() if scale not in SCALES else SCALES[scale]
-        return f"{number(written, 'en')} {scale} {more}"
+        return f"{number(written, 'en')} {scale} {plural}"
     if not hundredth or len(places) > 2 or not int(places or 0):
         exact = written if places.strip("0") else whole
-        return f"{number(exact, 'en')} {one if is_one(exact) else more}"
+        return f"{number(exact, 'en')} {singular if is_one(exact) else plural}"
     cents = int(places.ljust(2, "0"))
     small = hundredth if cents == 1 else {"cent": "cents", "penny": "pence"}[hundredth]
     if not int(whole):
         return f"{english(cents)} {small}"
-    return f"{integer(whole, 'en')} {one if is_one(whole) else more} and {english(cents)} {small}"
+    return f"{integer(whole, 'en')} {singular if is_one(whole) else plural} and {english(cents)} {small}"
 
 
 _ZH_TO_EN = {"十": " ten", "百": " hundred", "千": " thousand", "万": " ten thousand", "亿": " hundred million"}

@@ -159,9 +159,9 @@ def fraction(numerator: str, denominator: str, language: Language) -> str:
     if whole == 4:
         return f"{above} {'quarter' if parts == 1 else 'quarters'}"
     if 3 <= whole <= 20 or whole in (100, 1000):
-        one = ordinal(denominator)
-        one = one.removeprefix("one ")
-        return f"{above} {one if parts == 1 else f'{one}s'}"
+        part_name = ordinal(denominator)
+        part_name = part_name.removeprefix("one ")
+        return f"{above} {part_name if parts == 1 else f'{part_name}s'}"
     return f"{above} over {integer(denominator, 'en')}"
 
 

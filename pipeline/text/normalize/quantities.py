@@ -193,7 +193,7 @@ def _to(match: Match, language: Language) -> Outcome:
     return "到" if language == "zh" else "to"
 
 
-def _each(match: Match, language: Language) -> Outcome:
+def _every(match: Match, language: Language) -> Outcome:
     return "每"
 
 
@@ -221,9 +221,9 @@ def _minus(match: Match, language: Language) -> Outcome:
 
 def _algebra(match: Match, language: Language) -> Outcome:
     """The minus of x³ - 2x: between terms with a letter or a power."""
-    left = before(match, 24)
-    term = re.search(r"(?:[²³⁰¹⁴⁵⁶⁷⁸⁹)]|\^\d|\d[a-z]|(?<![A-Za-z])[a-z])\s$", left, re.ASCII)
-    around = left + match.string[match.end() : match.end() + 24]
+    context = before(match, 24)
+    term = re.search(r"(?:[²³⁰¹⁴⁵⁶⁷⁸⁹)]|\^\d|\d[a-z]|(?<![A-Za-z])[a-z])\s$", context, re.ASCII)
+    around = context + match.string[match.end() : match.end() + 24]
     return _minus(match, language) if term and re.search(r"[=+²³^)]", around) else None
 
 
@@ -311,7 +311,7 @@ RULES: list[Rule] = [
     rule("a", r"(?<=第)(?P<roman>[IVXL]{1,7})(?![A-Za-z]|\s[A-Z](?![A-Za-z]))", _roman_zh, "numbers"),
     rule("-–~", r"(?:(?<=\d:\d\d)|(?<=\d:\d\d\s)|(?<=[AaPp][Mm])|(?<=[AaPp][Mm]\s))[-–~]\s?(?=\d{1,2}:\d\d)", _to, "dates"),
     rule("-–~—", r"(?<=[年月日号点时分秒])[-–~—](?=\d)", _to, "dates"),
-    rule("/", r"(?<=[元块])/(?=[天日月年周小次人个斤克米升平千公])", _each, "units"),
+    rule("/", r"(?<=[元块])/(?=[天日月年周小次人个斤克米升平千公])", _every, "units"),
     rule("+", r"(?<=\d)\+(?=[\u4e00-\u9fff])", _more, "numbers"),
     rule("0", r"(?P<number>\d{1,20}(?:\.\d{1,20})?)[eE](?P<exponent>[+-]?\d{1,3})(?![\dA-Za-z]|\.\d)", _scientific, "numbers"),
     rule("~", r"~\s?(?=[$€£¥]?\d)", _about, "numbers"),

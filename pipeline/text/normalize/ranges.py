@@ -29,7 +29,6 @@ _NUMERAL = "[一二三四五六七八九十百千万亿两半几]"
 _ZH_TIME = "(?:次日|当日|翌日|凌晨|清晨|早上?|上午|中午|正午|下午|午后|傍晚|晚上?|深夜|半夜|夜间|午夜)"
 _ZH_DAY = "(?:周|星期|礼拜)[一二三四五六日天末]"
 _ZH_SEASON = "[春夏秋冬][季天]"
-_ZH_LUNAR = f"(?:初|正月|腊月|大年|廿|卅)?{_NUMERAL}{{1,4}}"
 
 _EN_UNIT = alternatives([*UNITS, *CLOSE_UNITS, *(scale for scale in SCALES if scale.isalpha()), "%", "‰", "x"])
 _LEFT = re.compile(
@@ -63,23 +62,23 @@ def _between(match: Match, language: Language) -> Outcome:
         return ("minus", "减")[language == "zh"]  # 10 kg - 3 kg = 7 kg
     if _same_noun(match):
         return _to(language)
-    left = _LEFT.search(before(match, 24))
-    right = _RIGHT.match(match.string, match.end() - len(match["behind"]))
-    if not left or not right or bool(left["space"]) != bool(match["behind"]):
+    lower = _LEFT.search(before(match, 24))
+    upper = _RIGHT.match(match.string, match.end() - len(match["behind"]))
+    if not lower or not upper or bool(lower["space"]) != bool(match["behind"]):
         return None
-    chinese_left = left["zh_unit"] or left["zh_word"]
-    if right["level"] and (chinese_left or left["suffix"]):
+    chinese_unit = lower["zh_unit"] or lower["zh_word"]
+    if upper["level"] and (chinese_unit or lower["suffix"]):
         return None  # 8月-0.3%, 10时-3℃
-    if left["zh_word"] is not None and not _is_count(match, left["zh_word"]):
+    if lower["zh_word"] is not None and not _is_count(match, lower["zh_word"]):
         return None
     return _to(language)
 
 
 def _same_noun(match: Match) -> bool:
     """True between two numbers with the same English word: 5 minutes - 10 minutes."""
-    left = _NOUN_BEHIND.search(before(match, 24))
-    right = _NOUN_AHEAD.match(match.string, match.end() - len(match["behind"]))
-    return bool(left and right and left[1].rstrip("s") == right[1].rstrip("s"))
+    lower = _NOUN_BEHIND.search(before(match, 24))
+    upper = _NOUN_AHEAD.match(match.string, match.end() - len(match["behind"]))
+    return bool(lower and upper and lower[1].rstrip("s") == upper[1].rstrip("s"))
 
 
 def _is_count(match: Match, unit: str) -> bool:
@@ -168,8 +167,8 @@ def _thousands(match: Match, language: Language) -> Outcome:
 
 def _same_letter(match: Match, language: Language) -> Outcome:
     """Q1-Q3, A4-A6, v1.0-v2.0: the dash between two names of one series."""
-    left = re.search(r"(?<![A-Za-z0-9])([A-Za-z]{1,3})\d{1,4}(?:\.\d{1,2})?$", before(match, 12), re.ASCII)
-    return _to(language) if left and left[1] == match["letter"] else None
+    lower = re.search(r"(?<![A-Za-z0-9])([A-Za-z]{1,3})\d{1,4}(?:\.\d{1,2})?$", before(match, 12), re.ASCII)
+    return _to(language) if lower and lower[1] == match["letter"] else None
 
 
 def _fractions(match: Match, language: Language) -> Outcome:

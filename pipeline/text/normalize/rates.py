@@ -141,16 +141,16 @@ _CLOSE = alternatives(list(CLOSE_UNITS))
 
 def _per(match: Match, language: Language) -> Outcome:
     """$5/month, 60 words/min, 7.5L/100km."""
-    left, unit, count = before(match, 32), match["unit"], match["count"]
-    is_rate = _QUANTITY_BEFORE.search(left) or (_MANY_BEFORE.search(left) and re.fullmatch(_TIMES, unit))
-    if not is_rate or (count and not _COUNTED_RATE.search(left + match[0])):
+    context, unit, count = before(match, 32), match["unit"], match["count"]
+    is_rate = _QUANTITY_BEFORE.search(context) or (_MANY_BEFORE.search(context) and re.fullmatch(_TIMES, unit))
+    if not is_rate or (count and not _COUNTED_RATE.search(context + match[0])):
         return None  # 220V/50Hz
     if language == "zh":
         chinese = _PER[unit][1] if unit in _PER else UNITS[unit][2]
         return f"每{'百' if count == '100' else integer(count, 'zh') if count else ''}{chinese}"
     if count:
-        one, more = UNITS[unit][:2] if unit in UNITS else (_PER[unit][0], f"{_PER[unit][0]}s")
-        return f"per {number(count, 'en')} {one if count == '1' else more}"
+        singular, plural = UNITS[unit][:2] if unit in UNITS else (_PER[unit][0], f"{_PER[unit][0]}s")
+        return f"per {number(count, 'en')} {singular if count == '1' else plural}"
     return f"per {_PER[unit][0] if unit in _PER else UNITS[unit][0]}"
 
 
@@ -162,14 +162,14 @@ def _zh_per(match: Match, language: Language) -> Outcome:
 
 def _lone_unit(match: Match, language: Language) -> Outcome:
     """1/2 kg, 10 million km, 3万km, 每kg: a unit whose number is no plain one."""
-    left = before(match, 20)
-    found = _AMOUNT_BEFORE.search(left)
-    one, more, chinese = UNITS[match["unit"]]
+    context = before(match, 20)
+    amount = _AMOUNT_BEFORE.search(context)
+    singular, plural, chinese = UNITS[match["unit"]]
     if language == "zh":
-        return chinese if found or _SIGNS_BETWEEN.search(left) else None
-    if not found:
+        return chinese if amount or _SIGNS_BETWEEN.search(context) else None
+    if not amount:
         return None
-    return one if found["part"] or found["per"] else more
+    return singular if amount["part"] or amount["per"] else plural
 
 
 def _relay(match: Match, language: Language) -> Outcome:
@@ -230,8 +230,8 @@ def _by(match: Match, language: Language) -> Outcome:
 
 def _temperature(match: Match, language: Language) -> Outcome:
     """180C, 98.6 F: degrees beside a word of heat, or with decimals."""
-    left, right = before(match, 28), match.string[match.end() : match.end() + 16]
-    if not (_HEAT.search(left) or _HEAT.search(right) or ("." in match["low"] and not match["gap"])):
+    prefix, suffix = before(match, 28), match.string[match.end() : match.end() + 16]
+    if not (_HEAT.search(prefix) or _HEAT.search(suffix) or ("." in match["low"] and not match["gap"])):
         return None
     name = {"C": ("degree Celsius", "degrees Celsius", "摄氏度"), "F": ("degree Fahrenheit", "degrees Fahrenheit", "华氏度")}
     return unit_words(match, name[match["scale"]], language)

@@ -42,7 +42,7 @@ class Reach:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = tuple(rules)
-        self._found: dict[tuple[str, str], tuple[Rule, ...]] = {}
+        self._cache: dict[tuple[str, str], tuple[Rule, ...]] = {}
 
     def at(self, text: str, place: int) -> tuple[Rule, ...]:
         """Returns the rules that may match at a place of a text; none that is left out can."""
@@ -52,11 +52,11 @@ class Reach:
         if stop - place == LONGEST_RUN:
             return self._rules
         pair = text[place], text[stop : stop + 1]
-        if pair not in self._found:
-            if len(self._found) >= MOST_PAIRS:
-                self._found.clear()
-            self._found[pair] = tuple(rule for rule in self._rules if may_match(rule.pattern, *pair))
-        return self._found[pair]
+        if pair not in self._cache:
+            if len(self._cache) >= MOST_PAIRS:
+                self._cache.clear()
+            self._cache[pair] = tuple(rule for rule in self._rules if may_match(rule.pattern, *pair))
+        return self._cache[pair]
 
 
 def may_match(pattern: re.Pattern[str], first: str, following: str) -> bool:

@@ -152,11 +152,11 @@ def _read(
         return place + 1, Drop(written.unreadable[place])
     reach = rules.get(_class(sign))
     for rule in reach.at(text, place) if reach else ():
-        found = rule.pattern.match(text, place)
-        if found and found.end() > place:
-            outcome = rule.read(found, language)
+        match = rule.pattern.match(text, place)
+        if match and match.end() > place:
+            outcome = rule.read(match, language)
             if outcome is not None:
-                return found.end(), outcome
+                return match.end(), outcome
     return place + 1, _lone(sign, language)
 
 

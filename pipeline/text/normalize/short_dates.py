@@ -45,9 +45,9 @@ def _month_day(match: Match, language: Language) -> Outcome:
     month, day = int(match["month"]), int(match["day"])
     if not _is_day(month, day):
         return None
-    left = before(match, 24)
-    is_date = match[0] in _KNOWN_DAYS or bool(_DATE_BEFORE.search(left) or _DATE_AFTER.match(match.string, match.end()))
-    if not is_date and _MAYBE_BEFORE.search(left):
+    context = before(match, 24)
+    is_date = match[0] in _KNOWN_DAYS or bool(_DATE_BEFORE.search(context) or _DATE_AFTER.match(match.string, match.end()))
+    if not is_date and _MAYBE_BEFORE.search(context):
         is_date = not _is_fraction(month, day) and (language == "zh" or day > 12 or month > day)
     if not is_date and language == "zh":
         is_date = month > day and bool(re.match(r"\s?[\u4e00-\u9fff]", match.string[match.end() : match.end() + 2]))

@@ -33,7 +33,7 @@ _BANNER_END = re.compile(r"[ ]{1,4}([=*#~_-])\1{2,}[ ]*$")
 
 def marked_lines(text: str) -> Marked:
     """Returns the line markup of a text."""
-    found: Marked = {}
+    marks: Marked = {}
     lines = list(_lines(text))
     tables = _table_lines(text, lines)
     in_fence = False
@@ -41,14 +41,14 @@ def marked_lines(text: str) -> Marked:
         line = text[start:stop]
         if _FENCE.match(line):
             in_fence = not in_fence
-            found[start] = (stop, Drop("markup", Gap.STOP))
+            marks[start] = (stop, Drop("markup", Gap.STOP))
         elif index in tables:
-            found |= _row(line, start, stop)
+            marks |= _row(line, start, stop)
         elif not in_fence:
-            found |= _marked(line, start, stop)
+            marks |= _marked(line, start, stop)
         elif prompt := _PROMPT.match(line):
-            found[start] = (start + prompt.end(), Drop("markup", Gap.STOP))
-    return found
+            marks[start] = (start + prompt.end(), Drop("markup", Gap.STOP))
+    return marks
 
 
 def _lines(text: str) -> Iterator[tuple[int, int]]:
@@ -79,35 +79,35 @@ def _row(line: str, start: int, stop: int) -> Marked:
     """Returns the markup of a row: pauses between its cells; a row of dashes is dropped."""
     if _ALIGNMENT.match(line) or _RULE.match(line):
         return {start: (stop, Drop("markup", Gap.STOP))}
-    found: Marked = {}
+    marks: Marked = {}
     first, last = len(line) - len(line.lstrip(" |")), len(line.rstrip(" |"))
     for place in (place for place, sign in enumerate(line) if sign == "|"):
         if not line[max(0, place - 1) : place].endswith("\\"):
             gap = Gap.COMMA if first <= place < last else Gap.NONE
-            found[start + place] = (start + place + 1, Drop("markup", gap))
-    return found
+            marks[start + place] = (start + place + 1, Drop("markup", gap))
+    return marks
 
 
 def _marked(line: str, start: int, stop: int) -> Marked:
     """Returns the markup of a line outside tables and fences."""
     if _RULE.match(line) or _REFERENCE.match(line):
         return {start: (stop, Drop("markup", Gap.STOP))}
-    found: Marked = {}
+    marks: Marked = {}
     item = _ITEM.match(line)
     assert item is not None, "every part of the pattern may be missing"
     begin = item.start("stop") if item["stop"] else -1
     lead = max(item.end("quote"), item.end("bullet"), item.end("box"), item.end("heading"))
     if lead > 0:
-        found[start] = (start + lead, Drop("markup", Gap.STOP if item["bullet"] or item["heading"] else Gap.NONE))
+        marks[start] = (start + lead, Drop("markup", Gap.STOP if item["bullet"] or item["heading"] else Gap.NONE))
     if begin >= 0:
-        found[start + begin] = (start + begin + 1, Gap.COMMA)
+        marks[start + begin] = (start + begin + 1, Gap.COMMA)
     lead = max(lead, 0)
     if sign := (_PROMPT.match(line, lead) or _BANNER.match(line, lead)):
-        found[start + lead] = (start + sign.end(), Drop("markup"))
+        marks[start + lead] = (start + sign.end(), Drop("markup"))
     if item["heading"] and (closing := _CLOSING.search(line, lead)):
-        found[start + closing.start()] = (start + closing.end(), Drop("markup", Gap.STOP))
+        marks[start + closing.start()] = (start + closing.end(), Drop("markup", Gap.STOP))
     elif (end := _BANNER_END.search(line, max(0, len(line) - 80))) and end.start() >= lead:
-        found[start + end.start()] = (start + end.end(), Drop("markup", Gap.STOP))
+        marks[start + end.start()] = (start + end.end(), Drop("markup", Gap.STOP))
     if note := _FOOTNOTE.match(line, lead):
-        found[start + lead] = (start + note.end(), Drop("markup"))
-    return found
+        marks[start + lead] = (start + note.end(), Drop("markup"))
+    return marks

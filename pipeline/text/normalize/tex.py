@@ -25,12 +25,11 @@ _RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _PLAIN_DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 _FUNCTIONS = frozenset("fghpquvyFGHOPTVELNUWR")
 """letters before a bracket that are read as functions: f of x"""
-_CELLS = re.compile(r"&|\\\\")
 
 
 def tex_words(source: str, language: Language) -> str:
     """Returns the words of a formula; empty if there are none."""
-    source = _RAISED.sub(lambda found: f"^{{{found[0].translate(_PLAIN_DIGITS)}}}", source)
+    source = _RAISED.sub(lambda match: f"^{{{match[0].translate(_PLAIN_DIGITS)}}}", source)
     reader = _Reader(_TOKEN.findall(source), language)
     return join_words(reader.read_until(""))
 

@@ -129,10 +129,10 @@ def write(source: str, *, tags: Sequence[tuple[int, int]], readings: Sequence[Re
         entities: True: &amp; and the like become the characters they name.
     """
     writer = _Writer(source, entities)
-    given: list[tuple[int, int, str | None]] = [(reading.start, reading.stop, reading.spoken) for reading in readings]
-    given += [(start, stop, None) for start, stop in tags]
+    stretches: list[tuple[int, int, str | None]] = [(reading.start, reading.stop, reading.spoken) for reading in readings]
+    stretches += [(start, stop, None) for start, stop in tags]
     place = 0
-    for start, stop, reading in sorted(given, key=lambda stretch: stretch[:2]):
+    for start, stop, reading in sorted(stretches, key=lambda stretch: stretch[:2]):
         if start >= place:
             writer.copy(place, start)
             writer.opaque(start, stop, reading)
@@ -159,8 +159,8 @@ class _Writer:
     def written(self) -> Written:
         text = "".join(self._parts)
         assert len(text) == len(self._starts) == len(self._stops)
-        found = (self._drops, self._tags, self._readings, self._emoji, self._unreadable)
-        return Written(text, self._starts, self._stops, *found)
+        notes = (self._drops, self._tags, self._readings, self._emoji, self._unreadable)
+        return Written(text, self._starts, self._stops, *notes)
 
     def opaque(self, start: int, stop: int, reading: str | None) -> None:
         if reading is None:

@@ -56,7 +56,7 @@ def test_of_two_entries_for_a_word_the_first_counts():
 
 def test_nothing_is_looked_up_inside_a_given_pronunciation():
     taken = [Pronunciation(2, 5, PronunciationKind.ALIAS, "!")]
-    assert replaced("a cat cat", "cat", "a", "a cat", taken=taken) == "<a> ! <cat>"
+    assert replaced("a cat cat", "cat", "a", "a cat", existing=taken) == "<a> ! <cat>"
     assert replaced("[laugh] laugh", "laugh", control_tags=True) == "[laugh] <laugh>"
     assert replaced("[laugh] laugh", "laugh") == "[<laugh>] <laugh>"
 
