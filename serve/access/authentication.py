@@ -37,7 +37,7 @@ from serve.access.proxies import Proxies
 from serve.access.quotas import LocalQuotas, Quotas
 from serve.access.refusals import invalid_key, rate_headers, unauthorised
 from serve.config.hosts import is_local_host, is_loopback
-from serve.config.keys import Openness
+from serve.config.key_settings import Openness
 from serve.errors import ApiError, ErrorSpec, to_api_error
 
 SCHEMES = ("bearer", "token")  # RFC 6750's, and Deepgram's

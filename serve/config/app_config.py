@@ -17,7 +17,7 @@ from serve.config.bounded import LoudnessLufs
 from serve.config.contradictions import contradictions
 from serve.config.hosts import network
 from serve.config.jobs import JobsConfig
-from serve.config.keys import KeysConfig
+from serve.config.key_settings import KeysConfig
 from serve.config.messages import explain
 from serve.config.model_versions import ModelConfig, Version, versions_of, wrong_models
 from serve.config.policies import DegradationStep, DegradeConfig, VersionId

@@ -46,7 +46,7 @@ from serve.http.connection import UnreadBytes
 from serve.http.services import Services
 from serve.jobs.runner import JobRunner
 from serve.jobs.service import JobService
-from serve.observability.metrics.ingress import IngressMetrics
+from serve.observability.metrics.ingress_metrics import IngressMetrics
 from serve.observability.metrics.registry import every_period
 from serve.observability.recent_replies import RecentReplies
 from serve.observability.reply_stats import ReplyObserver
@@ -65,7 +65,7 @@ from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import ModelSelector
 from serve.speech.recent_overload import RecentOverload
 from serve.speech.resuming import Resuming
-from serve.speech.services import SpeechServices
+from serve.speech.speech_services import SpeechServices
 from serve.voices.voice_service import VoiceService
 
 LOG = logging.getLogger("ray.serve.chattts")

@@ -15,11 +15,11 @@ from pipeline.store.store import SET_BACK
 from serve.access.api_keys import LOST
 from serve.deployments.ingress_records import IngressRecords
 from serve.http.connection import UnreadBytes
-from serve.observability.metrics.ingress import IngressMetrics
+from serve.observability.metrics.ingress_metrics import IngressMetrics
 from serve.remote.cold_start import Wakefulness
 from serve.remote.replicas import Replicas, fullest_gpu
 from serve.resilience.quarantine import Quarantine
-from serve.speech.services import SpeechServices
+from serve.speech.speech_services import SpeechServices
 
 
 class IngressStatus:

@@ -33,7 +33,7 @@ from serve.deployments.background_tasks import Background, trouble_of
 from serve.deployments.process_exit import end_process
 from serve.deployments.replica_info import replica_info
 from serve.observability.metrics.registry import every_period
-from serve.observability.metrics.vocoder import VocoderMetrics
+from serve.observability.metrics.vocoder_metrics import VocoderMetrics
 from serve.observability.tracing import Tracing
 from serve.remote.remote_stages import as_value
 from serve.resilience.autoscaling import Load, VocoderLoad

@@ -20,7 +20,7 @@ from pipeline.vocoder.beside import with_samples
 from pipeline.vocoder.fingerprint import vocoder_fingerprint
 from pipeline.vocoder.stream import StreamDecoder
 from pipeline.vocoder.vocoder import Vocoder
-from serve.observability.metrics.vocoder import VocoderMetrics
+from serve.observability.metrics.vocoder_metrics import VocoderMetrics
 from serve.observability.tracing import Tracing
 
 

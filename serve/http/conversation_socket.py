@@ -23,7 +23,7 @@ from serve.http.services import Services
 from serve.http.session import Message, Session
 from serve.http.speech_writers import GENERATED
 from serve.speech.conversation.conversation import Conversation
-from serve.speech.conversation.events import ContextFailed, ConversationEvent
+from serve.speech.conversation.conversation_events import ContextFailed, ConversationEvent
 from serve.speech.speak import ClientLeft
 
 CLOSE_S = 1.0  # longest time to say why

@@ -13,7 +13,7 @@ from pipeline.voices.names import display_name
 from serve.errors import to_api_error
 from serve.http.ignored_fields import named_fields
 from serve.http.session import Message
-from serve.speech.conversation.events import (
+from serve.speech.conversation.conversation_events import (
     ContextCancelled,
     ContextClosed,
     ContextFailed,

@@ -15,7 +15,7 @@ from serve.http.connection import UnreadBytes
 from serve.jobs.service import JobService
 from serve.observability.recent_replies import RecentReplies
 from serve.speech.conversation.conversation import Conversations
-from serve.speech.services import SpeechServices
+from serve.speech.speech_services import SpeechServices
 from serve.voices.voice_service import VoiceService
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from serve.speech.conversation.conversation import Conversation
-from serve.speech.conversation.events import ConversationEvent
+from serve.speech.conversation.conversation_events import ConversationEvent
 
 Message = dict[str, Any]
 

@@ -24,7 +24,7 @@ from pipeline.types.bounds import GAIN_DB
 from serve.config.bounded import Seed, Speed
 from serve.errors import bad_request
 from serve.speech.schemas.base import Body
-from serve.speech.schemas.dialogue import Cast, Silence, SpeakerBody, TurnBody, check_cast
+from serve.speech.schemas.dialogue_schemas import Cast, Silence, SpeakerBody, TurnBody, check_cast
 from serve.speech.schemas.speech import TIDY, PostBody, SpeechBody
 
 NOT_OF_A_JOB = ("stream", "stream_format", "output_format", "subtitles", "priority", "deadline_ms", "latency", "cache", "user")

@@ -16,8 +16,8 @@ from serve.speech.events import Audio, Finished, Timed
 from serve.speech.job import RequestContext
 from serve.speech.schemas.base import read_values
 from serve.speech.schemas.speech import SpeechBody
-from serve.speech.services import SpeechServices
 from serve.speech.speak import open_speech
+from serve.speech.speech_services import SpeechServices
 from serve.speech.subtitles import cues
 
 WAIT_S = 5.0

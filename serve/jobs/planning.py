@@ -20,7 +20,7 @@ from serve.speech.job import RequestContext
 from serve.speech.resolve import build_request, select_version
 from serve.speech.schemas.base import read_values
 from serve.speech.schemas.speech import SpeechBody
-from serve.speech.services import SpeechServices
+from serve.speech.speech_services import SpeechServices
 
 
 @dataclass(frozen=True, slots=True)

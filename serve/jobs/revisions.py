@@ -23,7 +23,7 @@ from serve.jobs.planning import settled_part
 from serve.jobs.record import HIDDEN, UNFINISHED, JobRecord, JobStatus
 from serve.jobs.records import UNREADABLE, Job, JobRecords
 from serve.speech.job import RequestContext
-from serve.speech.services import SpeechServices
+from serve.speech.speech_services import SpeechServices
 
 
 @dataclass(frozen=True, slots=True, eq=False)

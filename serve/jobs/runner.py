@@ -26,15 +26,15 @@ from pipeline.errors import StoreUnavailable
 from pipeline.store.threads import ask_store
 from serve.errors import to_api_error
 from serve.jobs.active_job import LONGEST_RETRY_S, ActiveJob
-from serve.jobs.claims import Claims, keys_without_a_turn
 from serve.jobs.disk import WAITING_FOR_DISK, is_full
 from serve.jobs.finishing import finish
+from serve.jobs.job_claims import Claims, keys_without_a_turn
 from serve.jobs.part_speech import speak_part
 from serve.jobs.record import JobError, JobRecord, JobStatus
 from serve.jobs.records import Job
 from serve.jobs.service import JobService
 from serve.jobs.webhooks import Receiver, due, senders, tell
-from serve.speech.services import SpeechServices
+from serve.speech.speech_services import SpeechServices
 
 LOG = logging.getLogger("ray.serve.chattts")
 

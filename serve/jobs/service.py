@@ -35,7 +35,7 @@ from serve.jobs.revisions import Revisions, not_found
 from serve.jobs.views import JobLoad, JobView
 from serve.jobs.webhooks import checked_webhook
 from serve.speech.job import RequestContext
-from serve.speech.services import SpeechServices
+from serve.speech.speech_services import SpeechServices
 
 LOOK_S = 0.05
 ACCEPTING_S = 10.0

@@ -37,7 +37,7 @@ from serve.speech.load_shedding import SKIPPED_CHUNK_SIZES
 from serve.speech.model_selection import Selection
 from serve.speech.schemas.speech import REFINE, TIDY, WITHOUT_EFFECT, PostBody, RefineBody, SpeechBody
 from serve.speech.schemas.text import TextBody, WrittenText, check_ignored, read_text, without_markup
-from serve.speech.services import SpeechServices
+from serve.speech.speech_services import SpeechServices
 
 
 def resolve_job(

@@ -40,7 +40,7 @@ from serve.speech.recorder import ReplyRecorder
 from serve.speech.resolve import resolve_job
 from serve.speech.resuming import KnownPart
 from serve.speech.schemas.speech import SpeechBody
-from serve.speech.services import SpeechServices
+from serve.speech.speech_services import SpeechServices
 
 # Cheap to encode. The other formats are encoded in a thread, or they would delay every other reply.
 LIGHT_CONTAINERS = ("pcm", "wav", "ulaw", "alaw")

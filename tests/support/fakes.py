@@ -75,7 +75,7 @@ from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import ModelSelector
 from serve.speech.recent_overload import RecentOverload
 from serve.speech.resuming import Resuming
-from serve.speech.services import SpeechServices
+from serve.speech.speech_services import SpeechServices
 from serve.voices.voice_service import VoiceService
 
 CHUNK = 4_800  # samples, 200 ms

@@ -12,7 +12,7 @@ from serve.config.jobs import JobsConfig
 from serve.jobs.record import UNFINISHED
 from serve.jobs.runner import JobRunner
 from serve.jobs.service import JobService
-from serve.speech.services import SpeechServices
+from serve.speech.speech_services import SpeechServices
 from tests.support.fakes import Speaker, make_speech_services
 from tests.support.waiting import until
 

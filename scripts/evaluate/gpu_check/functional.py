@@ -20,7 +20,7 @@ from pipeline.types import Head, Lane, Prompt, SamplingParams, SchedulingParams,
 from scripts.evaluate.gpu_check.parity import common_steps
 from scripts.evaluate.gpu_check.report import Report
 from scripts.evaluate.gpu_check.runners import config_of, runner_class
-from scripts.evaluate.gpu_check.workload import Format, Take, prompt, take, takes
+from scripts.evaluate.gpu_check.sequences import Format, Take, prompt, take, takes
 
 SHAPE = {"slots": 2, "steps_per_round": 2, "prefill_rows": 2, "block_steps": 1}
 LENGTHS = {"cuda": {"max_prompt": 640, "max_steps": 256}, "cpu": {"max_prompt": 128, "max_steps": 64}}

@@ -26,7 +26,7 @@ from pipeline.types import HiddenWindow
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.vocoder.windowed.windows import Schedule
 from scripts.evaluate.gpu_check.report import Report, seconds_each
-from scripts.evaluate.gpu_check.workload import BFLOAT16, EIGHT_BITS, FLOAT32, Format, takes
+from scripts.evaluate.gpu_check.sequences import BFLOAT16, EIGHT_BITS, FLOAT32, Format, takes
 
 STATE_TOLERANCE = 1e-3  # float32 on two devices: other kernels, other orders of summation
 MOVED_AT_MOST = 0.05  # probability that a fast mode may move between codes, on average

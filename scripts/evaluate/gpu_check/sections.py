@@ -20,6 +20,7 @@ from scripts.evaluate.gpu_check.functional import check_equality, check_function
 from scripts.evaluate.gpu_check.machine import measure_machine, measure_start
 from scripts.evaluate.gpu_check.parity import check_agreement, check_parity, check_vocoder
 from scripts.evaluate.gpu_check.report import Report
+from scripts.evaluate.gpu_check.sequences import BFLOAT16, EIGHT_BITS, FLOAT32, Format, SharedCheckpoint, decodable
 from scripts.evaluate.gpu_check.speech import measure_speech
 from scripts.evaluate.gpu_check.timing import (
     measure_attention,
@@ -29,7 +30,6 @@ from scripts.evaluate.gpu_check.timing import (
     measure_rounds,
     measure_steps,
 )
-from scripts.evaluate.gpu_check.workload import BFLOAT16, EIGHT_BITS, FLOAT32, Format, SharedCheckpoint, decodable
 
 EQUAL_SLOTS = (8, 16, 64, 128)
 """cuBLAS chooses kernels by the number of rows; with 8 slots attention is split, and the sequences are longer than a split"""

@@ -21,7 +21,7 @@ from pipeline.types import SamplingParams
 from pipeline.vocoder.stream import StreamDecoder
 from pipeline.vocoder.vocoder import Vocoder
 from scripts.evaluate.gpu_check.report import Report
-from scripts.evaluate.gpu_check.workload import prompt, takes
+from scripts.evaluate.gpu_check.sequences import prompt, takes
 
 
 def lengths(count: int, chance: np.random.Generator) -> NDArray[np.int64]:

@@ -28,7 +28,7 @@ from scripts.bench.memory_bandwidth import step_bytes
 from scripts.bench.record import step_figure
 from scripts.evaluate.gpu_check.report import Report
 from scripts.evaluate.gpu_check.runners import bare_runner, prefill_of, round_of
-from scripts.evaluate.gpu_check.workload import BFLOAT16, EIGHT_BITS, Format, takes
+from scripts.evaluate.gpu_check.sequences import BFLOAT16, EIGHT_BITS, Format, takes
 
 CONTEXT = 300  # positions: the middle of an utterance of ten seconds
 ROUNDS = 50  # replayed for one figure

@@ -26,7 +26,7 @@ from serve.protocols.deepgram.translation import model_uuid, socket_fields
 from serve.protocols.openai.schemas.conversation import read_fields
 from serve.speech.conversation.context import ContextSettings
 from serve.speech.conversation.conversation import Conversation
-from serve.speech.conversation.events import (
+from serve.speech.conversation.conversation_events import (
     ContextCancelled,
     ContextClosed,
     ContextFailed,

@@ -30,7 +30,7 @@ from serve.protocols.elevenlabs.protocol import PROTOCOL
 from serve.protocols.elevenlabs.translation import SocketQuery
 from serve.speech.conversation.context import ContextSettings
 from serve.speech.conversation.conversation import Conversation
-from serve.speech.conversation.events import (
+from serve.speech.conversation.conversation_events import (
     ContextCancelled,
     ContextClosed,
     ContextFailed,

@@ -21,7 +21,7 @@ from serve.protocols.openai.stems_writer import StemsWriter
 from serve.speech.dialogue import levelled
 from serve.speech.job import SpeechJob
 from serve.speech.schemas.base import read_body
-from serve.speech.schemas.dialogue import DialogueBody
+from serve.speech.schemas.dialogue_schemas import DialogueBody
 from serve.speech.schemas.speech import PostBody
 from serve.speech.speak import ClientLeft, SpeechSession
 

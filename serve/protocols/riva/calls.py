@@ -33,8 +33,8 @@ from serve.protocols.riva.translation import configuration, configuration_of, re
 from serve.speech.conversation.context import ContextSettings
 from serve.speech.events import Audio, Timed
 from serve.speech.job import RequestContext
-from serve.speech.services import SpeechServices
 from serve.speech.speak import open_speech
+from serve.speech.speech_services import SpeechServices
 
 MOST_AUDIO_BYTES = 1 << 18
 """of one message of a stream; clients refuse messages of 4 MiB"""

@@ -23,7 +23,13 @@ from serve.protocols.wyoming.messages import SynthesizeData, SynthesizeStartData
 from serve.protocols.wyoming.player import Player
 from serve.speech.conversation.context import ContextSettings
 from serve.speech.conversation.conversation import Conversation
-from serve.speech.conversation.events import ContextClosed, ContextFailed, ConversationEvent, PartSkipped, PartSpoken
+from serve.speech.conversation.conversation_events import (
+    ContextClosed,
+    ContextFailed,
+    ConversationEvent,
+    PartSkipped,
+    PartSpoken,
+)
 from serve.speech.job import RequestContext
 from serve.speech.speak import ClientLeft, open_speech
 

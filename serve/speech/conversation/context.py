@@ -21,14 +21,20 @@ from typing import Any
 from pipeline.errors import NoSpeakableText, ReaderStalled
 from pipeline.text.incremental import GrowingText, Part
 from serve.access.resume_tokens import Resumption
-from serve.speech.conversation.events import ContextClosed, ContextFailed, ConversationEvent, PartSkipped, PartSpoken
+from serve.speech.conversation.conversation_events import (
+    ContextClosed,
+    ContextFailed,
+    ConversationEvent,
+    PartSkipped,
+    PartSpoken,
+)
 from serve.speech.conversation.played import Listener, Played
 from serve.speech.events import Audio, Finished, Started
 from serve.speech.job import RequestContext
 from serve.speech.schemas.base import read_body
 from serve.speech.schemas.speech import SpeechBody
-from serve.speech.services import SpeechServices
 from serve.speech.speak import ClientLeft, open_speech
+from serve.speech.speech_services import SpeechServices
 
 Emit = Callable[[ConversationEvent], Awaitable[None]]
 """writes an event to the client; raises ClientLeft or ReaderStalled"""

@@ -16,11 +16,11 @@ from pipeline.types import SynthesisRequest
 from serve.config.app_config import ConversationsConfig
 from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.speech.conversation.context import Context, ContextSettings, Emit
-from serve.speech.conversation.events import ContextCancelled
+from serve.speech.conversation.conversation_events import ContextCancelled
 from serve.speech.job import RequestContext
 from serve.speech.resolve import build_request, select_version
 from serve.speech.schemas.text import check_ignored
-from serve.speech.services import SpeechServices
+from serve.speech.speech_services import SpeechServices
 
 MAX_WAITING_CHARS = 16_384
 """of one context that were received and not spoken yet: more than a language model writes in one answer"""

@@ -45,7 +45,7 @@ from scripts.evaluate.gpu_check.functional import promise_equal
 from scripts.evaluate.gpu_check.report import Report
 from scripts.evaluate.gpu_check.runners import config_of
 from scripts.evaluate.gpu_check.sections import FIRST, Section, sections
-from scripts.evaluate.gpu_check.workload import SharedCheckpoint, Take
+from scripts.evaluate.gpu_check.sequences import SharedCheckpoint, Take
 from serve.commands.launch.processes import processes
 from tests.support.signals import as_in_a_terminal
 from tests.support.waiting import wait_until

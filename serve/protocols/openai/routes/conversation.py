@@ -27,7 +27,7 @@ from serve.protocols.openai.schemas.conversation import (
     read_message,
 )
 from serve.speech.conversation.conversation import Conversation
-from serve.speech.conversation.events import ConversationEvent
+from serve.speech.conversation.conversation_events import ConversationEvent
 
 router = APIRouter()
 

@@ -15,7 +15,7 @@ from serve.http.openapi import answers, takes
 from serve.http.route_access import requires
 from serve.protocols.openai.dialogue_response import DialogueResponse
 from serve.protocols.openai.routes.speech import AUDIO
-from serve.speech.schemas.dialogue import DialogueBody
+from serve.speech.schemas.dialogue_schemas import DialogueBody
 
 router = APIRouter()
 

@@ -19,7 +19,7 @@ from pipeline.engine.gpu_runner import GpuRunner
 from pipeline.errors import NonFiniteOutput
 from pipeline.types import Head, Prompt, SamplingParams, SeedMode
 from pipeline.vocoder.windowed.network import WindowCall, build_network
-from scripts.evaluate.gpu_check.workload import SharedCheckpoint
+from scripts.evaluate.gpu_check.sequences import SharedCheckpoint
 from tests.support.factories import Take, collect, make_prompt, make_speaker
 
 pytestmark = [

@@ -27,7 +27,7 @@ from pipeline.engine.sequence import Sequence
 from pipeline.errors import AtCapacity, DeadlineUnmeetable
 from pipeline.ewma import ClippedEwma
 from pipeline.types import FinishReason, Head, Lane, Prompt, SamplingParams, SchedulingParams, SeedMode
-from scripts.evaluate.gpu_check.workload import SharedCheckpoint
+from scripts.evaluate.gpu_check.sequences import SharedCheckpoint
 from tests.support.effort import examples
 from tests.support.engines import NUMERICS, Ahead, distinct
 from tests.support.factories import WIDTH, Take, collect, make_prompt, make_sequence

@@ -16,7 +16,7 @@ from wyoming.tts import Synthesize
 from pipeline.store.store import Store
 from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator
-from serve.config.keys import Openness
+from serve.config.key_settings import Openness
 from serve.errors import ApiError
 from serve.http.services import Services
 from serve.protocols.api import ROUTERS, route_access

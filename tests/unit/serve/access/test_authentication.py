@@ -10,7 +10,7 @@ from pipeline.store.store import Store
 from serve.access.api_keys import KeyRing, Quota, Scope
 from serve.access.authentication import Authenticator, local_peer_check
 from serve.config.hosts import is_loopback
-from serve.config.keys import Openness
+from serve.config.key_settings import Openness
 from serve.protocols.api import create_api, route_access
 from tests.support.fakes import Speaker, make_services
 from tests.support.guarded import LOOPBACK, add, guarded, ring_of, speak, status

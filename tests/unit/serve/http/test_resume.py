@@ -40,8 +40,8 @@ from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import ModelSelector
 from serve.speech.resuming import Resuming
 from serve.speech.schemas.speech import SpeechBody
-from serve.speech.services import SpeechServices
 from serve.speech.speak import open_speech
+from serve.speech.speech_services import SpeechServices
 from tests.support.effort import examples
 from tests.support.fakes import RecordingObserver, Speaker, make_services
 from tests.support.guarded import FREE, add, guarded, ring_of

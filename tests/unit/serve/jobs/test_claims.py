@@ -14,7 +14,7 @@ from pipeline.store.open import open_store
 from serve.access.caller import Caller
 from serve.config.jobs import JobsConfig
 from serve.jobs.body import JobBody
-from serve.jobs.claims import Claims, keys_without_a_turn
+from serve.jobs.job_claims import Claims, keys_without_a_turn
 from serve.jobs.record import JobStatus
 from serve.jobs.records import NAMESPACE, Job
 from serve.jobs.runner import JobRunner, tidy

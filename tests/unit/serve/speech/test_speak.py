@@ -25,8 +25,8 @@ from serve.observability.request_log import FIELDS
 from serve.speech.events import Audio, Finished, Started
 from serve.speech.job import RequestContext
 from serve.speech.schemas.speech import SpeechBody
-from serve.speech.services import SpeechServices
 from serve.speech.speak import ClientLeft, open_speech
+from serve.speech.speech_services import SpeechServices
 from serve.speech.subtitles import Cue, lasting, written
 from tests.support.fakes import CHUNK, RecordingObserver, Speaker, make_speech_services, sine
 from tests.support.guarded import RemoteQuotas

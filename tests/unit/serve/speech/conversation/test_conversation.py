@@ -19,7 +19,7 @@ from serve.observability.reply_stats import Outcome
 from serve.speech.conversation import conversation
 from serve.speech.conversation.context import ContextSettings
 from serve.speech.conversation.conversation import Conversation, Conversations
-from serve.speech.conversation.events import (
+from serve.speech.conversation.conversation_events import (
     ContextCancelled,
     ContextClosed,
     ContextFailed,

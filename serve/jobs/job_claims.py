@@ -1,4 +1,4 @@
-"""Claims: which jobs a runner takes next.
+"""Job claims: which jobs a runner takes next.
 
 In:    all jobs, as of now
 Out:   the jobs to claim

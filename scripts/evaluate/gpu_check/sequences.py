@@ -1,4 +1,4 @@
-"""Workload: number formats, prompts and whole sequences that the sections decode.
+"""Sequences: number formats, prompts and whole sequences that the sections decode.
 
 In:    an engine, a checkpoint
 Out:   Takes: all steps of a sequence

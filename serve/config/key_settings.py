@@ -1,4 +1,4 @@
-"""Keys config: the section `keys:` of the args.
+"""Key settings: the section `keys:` of the args.
 
 Out:   KeysConfig, frozen
 Owns:  the ways in which a service is open
