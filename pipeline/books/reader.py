@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pipeline.books.book import Book, Pauses, read_markdown, read_plain, script_of
-from pipeline.books.dialogue import PartsOfTurn, dialogue_parts
+from pipeline.books.dialogue_parts import PartsOfTurn, dialogue_parts
 from pipeline.books.epub import read_epub
 from pipeline.books.script import Script, read_script
-from pipeline.books.ssml import ssml_parts
+from pipeline.books.ssml_cutting import ssml_parts
 from pipeline.child import answer_questions
 from pipeline.errors import InvalidDocument, InvalidRequest, InvalidSsml, NoSpeakableText, TextTooLong
 from pipeline.text.markup.dialogue import read_script as read_lines

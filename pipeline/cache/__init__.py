@@ -2,7 +2,7 @@
 
 key.py               everything that affects the steps, as one digest
 serialization.py     steps as bytes: 10 bits per code, hidden states bit for bit where the vocoder reads them
-redis.py             the tier that all processes share, which may be unreachable
+redis_tier.py        the tier that all processes share, which may be unreachable
 invalidation.py      counts purges, in every process
 single_flight.py     one segment in progress, for every request that needs it
 cache.py             the tier of this process, the tiers and the shared streams together

@@ -35,7 +35,7 @@ from pipeline.model.cpu.native import NativeDecoder
 from pipeline.model.cpu.native_step import NativeStep
 from pipeline.model.cpu.vocabulary import Vocabulary
 from pipeline.native.compiler import NativeUnavailable
-from pipeline.native.threads import default_threads
+from pipeline.native.thread_count import default_threads
 from pipeline.with_torch import torch_part
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from pipeline.checkpoint.manifest import file_sha256, read_manifest
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig, VocoderConfig
 from pipeline.native.compiler import NativeUnavailable, best_instructions, library
-from pipeline.native.threads import default_threads
+from pipeline.native.thread_count import default_threads
 from pipeline.with_torch import torch_part
 
 PIPELINE = Path(__file__).resolve().parents[1]

@@ -8,7 +8,7 @@ Never: a connection before the first call of the store
 from pathlib import Path
 
 from pipeline.errors import ConfigError
-from pipeline.store.redis import RedisStore
+from pipeline.store.redis_store import RedisStore
 from pipeline.store.redis_url import check_redis_url
 from pipeline.store.sqlite import SqliteStore
 from pipeline.store.store import Store

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pipeline.checkpoint.capabilities import read_capabilities
 from pipeline.checkpoint.weights import Checkpoint
-from pipeline.model.attention import Fed, PromptAttention
+from pipeline.model.text_attention import Fed, PromptAttention
 from pipeline.timing.follow import GROUP, Follower
 from pipeline.types import Followed, Prompt
 

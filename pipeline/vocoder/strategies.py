@@ -20,7 +20,7 @@ from pipeline.config import VocoderConfig
 from pipeline.errors import ConfigError, EngineFault
 from pipeline.native.compiler import NativeUnavailable
 from pipeline.types import DecodedAudio, DecoderTraits, HiddenWindow, StepBatch
-from pipeline.vocoder.incremental.network import IncrementalVocoder
+from pipeline.vocoder.incremental.incremental_network import IncrementalVocoder
 from pipeline.vocoder.windowed.calls import WindowCalls
 from pipeline.vocoder.windowed.windows import Schedule
 from pipeline.with_torch import torch_part

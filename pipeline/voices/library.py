@@ -1,6 +1,6 @@
 """Library: every voice of this process, from the catalogue and from the store.
 
-In:    names as names.py lists them; records to store
+In:    names as voice_names.py lists them; records to store
 Out:   Voice, VoiceInfo
 Owns:  a mirror of the store, temporary voices while they are measured
 Never: waiting for the store during a lookup; a client's own words in a message
@@ -24,7 +24,9 @@ from pipeline.store.ownership import OPERATOR, Share, Writer, owner_in
 from pipeline.store.store import Store
 from pipeline.types import Voice
 from pipeline.voices.catalogue import DEFAULT, VoiceCatalogue, VoiceInfo
-from pipeline.voices.names import (
+from pipeline.voices.records import StoredVoice, VoiceRecord, read_record, write_record
+from pipeline.voices.strings import decode_embedding
+from pipeline.voices.voice_names import (
     BLEND,
     INLINE,
     MAX_NAME_CHARS,
@@ -35,8 +37,6 @@ from pipeline.voices.names import (
     split_blend,
     split_version,
 )
-from pipeline.voices.records import StoredVoice, VoiceRecord, read_record, write_record
-from pipeline.voices.strings import decode_embedding
 
 VOICES = "voices"
 PREVIEWS = "voice-previews"

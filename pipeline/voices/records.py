@@ -16,8 +16,8 @@ from pipeline.config import StrictModel
 from pipeline.types import Voice
 from pipeline.types.bounds import GAIN_DB
 from pipeline.voices.catalogue import VoiceInfo
-from pipeline.voices.names import versioned
 from pipeline.voices.strings import decode_embedding, decode_sample, encode_embedding, encode_sample
+from pipeline.voices.voice_names import versioned
 
 Origin = Literal["seed", "blend", "embedding", "upload"]
 ORIGINS: tuple[str, ...] = get_args(Origin)

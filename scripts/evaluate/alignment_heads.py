@@ -32,7 +32,7 @@ from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.manifest import file_sha256, read_manifest, write_manifest
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import PipelineConfig
-from pipeline.model.attention import PromptAttention
+from pipeline.model.text_attention import PromptAttention
 from pipeline.paths import cache_home
 from pipeline.spec import HOP, SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.timing.follow import GROUP, Follower

@@ -36,7 +36,7 @@ from pipeline.native.compiler import NativeFailed, NativeUnavailable, best_instr
 from pipeline.native.instructions import usable
 from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE
-from pipeline.vocoder.incremental.network import SOURCE as VOCODER
+from pipeline.vocoder.incremental.incremental_network import SOURCE as VOCODER
 from pipeline.with_torch import INSTALL, has_torch, torch_part
 from serve.commands.config_path import CONFIG_HELP, DEFAULT, config_path
 from serve.commands.doctor_redis import redis_servers

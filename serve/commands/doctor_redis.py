@@ -11,10 +11,10 @@ import secrets
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.cache.redis import RedisTier
+from pipeline.cache.redis_tier import RedisTier
 from pipeline.errors import SynthesisError
-from pipeline.store.redis import RedisStore
 from pipeline.store.redis_link import connect, failures, trouble_of
+from pipeline.store.redis_store import RedisStore
 from pipeline.store.redis_url import SCHEMES, url_without_password
 from serve.access.api_keys import Quota
 from serve.access.quotas import LocalQuotas

@@ -23,11 +23,11 @@ from pipeline.audio.encode import to_int16
 from pipeline.audio.formats import AudioFormat, audio_format
 from pipeline.books.assemble import CONTAINERS, M4B, assemble
 from pipeline.books.book import Book, Pauses, read_markdown, read_plain, script_of
-from pipeline.books.dialogue import PartsOfTurn, dialogue_parts
+from pipeline.books.dialogue_parts import PartsOfTurn, dialogue_parts
 from pipeline.books.epub import read_epub
 from pipeline.books.job_files import JobFiles, PartNotes
 from pipeline.books.script import Script
-from pipeline.books.ssml import ssml_parts
+from pipeline.books.ssml_cutting import ssml_parts
 from pipeline.books.track import Track
 from pipeline.config import PipelineConfig
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError

@@ -22,7 +22,7 @@ from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import EngineConfig, VocoderConfig
 from pipeline.engine.engine import Engine
-from pipeline.engine.fingerprint import engine_fingerprint
+from pipeline.engine.engine_fingerprint import engine_fingerprint
 from pipeline.engine.sequence import Sequence
 from pipeline.errors import EngineDead, SynthesisError
 from pipeline.model.gpu.device_memory import gpu_mem_percent

@@ -20,7 +20,7 @@ from pipeline.paths import cache_home
 from pipeline.store.open import open_store
 from pipeline.store.store import Store
 from pipeline.store.threads import ask_store
-from pipeline.text.lexicon.library import LexiconLibrary
+from pipeline.text.lexicon.lexicon_library import LexiconLibrary
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
 from serve.access.api_keys import KeyRing

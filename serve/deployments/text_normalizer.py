@@ -19,7 +19,7 @@ from pipeline.checkpoint.locate import resolve
 from pipeline.config import PipelineConfig
 from pipeline.paths import cache_home
 from pipeline.text.frontend_client import TextOperation
-from pipeline.text.isolation.frontend import IsolatedFrontend, TextStats
+from pipeline.text.isolation.isolated_frontend import IsolatedFrontend, TextStats
 from pipeline.text.segment import limits_of
 from pipeline.types import SpeechPlan, SynthesisRequest
 from serve.config.app_config import TracingConfig

@@ -26,8 +26,8 @@ from pipeline.model.gpu.placement import on_this_machine
 from pipeline.native.memory import return_free_memory
 from pipeline.paths import cache_home
 from pipeline.types import DecodedAudio, DecoderTraits, HiddenWindow, StepBatch
-from pipeline.vocoder.fingerprint import vocoder_fingerprint
 from pipeline.vocoder.vocoder import Vocoder as LocalVocoder
+from pipeline.vocoder.vocoder_fingerprint import vocoder_fingerprint
 from serve.config.app_config import TracingConfig
 from serve.deployments.background_tasks import Background, trouble_of
 from serve.deployments.process_exit import end_process

@@ -17,9 +17,9 @@ from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.types import DecodedAudio, DecoderTraits, Head, HiddenWindow, Prompt, StepBatch, StepBlock
 from pipeline.vocoder.beside import with_samples
-from pipeline.vocoder.fingerprint import vocoder_fingerprint
 from pipeline.vocoder.stream import StreamDecoder
 from pipeline.vocoder.vocoder import Vocoder
+from pipeline.vocoder.vocoder_fingerprint import vocoder_fingerprint
 from serve.observability.metrics.vocoder_metrics import VocoderMetrics
 from serve.observability.tracing import Tracing
 

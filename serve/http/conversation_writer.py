@@ -9,7 +9,7 @@ import base64
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pipeline.voices.names import display_name
+from pipeline.voices.voice_names import display_name
 from serve.errors import to_api_error
 from serve.http.ignored_fields import named_fields
 from serve.http.session import Message

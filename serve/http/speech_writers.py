@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from pipeline.errors import SynthesisError
 from pipeline.types import TimedItem
-from pipeline.voices.names import display_name
+from pipeline.voices.voice_names import display_name
 from serve.access.resume_tokens import HEADER as RESUME
 from serve.errors import to_api_error
 from serve.http.connection import Connection

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pipeline.cache.cache import CodeCache
 from pipeline.cache.cached_generator import CachedModel
 from pipeline.cache.invalidation import PurgeGenerations
-from pipeline.cache.redis import RedisTier
+from pipeline.cache.redis_tier import RedisTier
 from pipeline.errors import SynthesisError
 from pipeline.store.poll import follow
 from pipeline.store.store import Store

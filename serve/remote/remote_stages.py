@@ -221,7 +221,7 @@ async def ask_capabilities(handle: Handle) -> dict[str, Capabilities]:
 
 
 async def ask_fingerprint(handle: Handle) -> str:
-    """Returns the fingerprint of the engine behind a handle (pipeline/engine/fingerprint.py)."""
+    """Returns the fingerprint of the engine behind a handle (pipeline/engine/engine_fingerprint.py)."""
     fingerprint: str = await _pure(Breaker("acoustic"), lambda: handle.fingerprint.remote())
     return fingerprint
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.types import SynthesisRequest, TimedItem, TimeKind, Turn
-from pipeline.voices.names import display_name
+from pipeline.voices.voice_names import display_name
 from serve.speech.job import SpeechJob
 
 DIGITS = 6  # of a second; more than a sample of any rate needs

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from pipeline.protocols import SpeechStream
-from pipeline.text.lexicon.library import LexiconLibrary
+from pipeline.text.lexicon.lexicon_library import LexiconLibrary
 from pipeline.types import SynthesisRequest
 from serve.access.admission import AdmissionLimiter
 from serve.access.caller import Caller

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pipeline.types import TimedItem, TimeKind
-from pipeline.voices.names import display_name
+from pipeline.voices.voice_names import display_name
 from serve.speech.dialogue import turn_at
 from serve.speech.job import SpeechJob, SubtitlesIn
 

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from pipeline.types import Coverage, TimedItem, TimeKind, TimeQuality
-from pipeline.voices.names import display_name
+from pipeline.voices.voice_names import display_name
 from serve.speech.dialogue import DIGITS, dialogue_fields
 from serve.speech.job import SpeechJob
 

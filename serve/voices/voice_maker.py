@@ -27,9 +27,9 @@ from pipeline.text.normalize import is_speakable, normalize
 from pipeline.types import Voice
 from pipeline.voices.library import VoiceLibrary
 from pipeline.voices.measure import loudness_lufs, static_gain_db
-from pipeline.voices.names import is_id
 from pipeline.voices.records import Consent, StoredVoice, VoiceRecord, embedding_fields, sample_fields
 from pipeline.voices.reference import Reference, Report
+from pipeline.voices.voice_names import is_id
 from serve.access.caller import ANONYMOUS_CALLER, Caller
 from serve.config.app_config import VoicesConfig
 from serve.voices.voice_sampler import VoiceSampler, encode_preview

@@ -24,7 +24,7 @@ from pipeline.errors import EngineFault
 from pipeline.protocols import SpeechStream
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.store.sqlite import SqliteStore
-from pipeline.text.lexicon.library import LexiconLibrary
+from pipeline.text.lexicon.lexicon_library import LexiconLibrary
 from pipeline.text.refine_guard import accepts, diff
 from pipeline.text.segment import least_steps
 from pipeline.text.speech_text import build_speech_text

@@ -64,9 +64,9 @@ NEVER_REACHED: dict[str, set[str]] = {  # files below this path: libraries that 
     "pipeline/native": TORCH,
     "pipeline/model/cpu": TORCH,
     "pipeline/engine/engine.py": TORCH,
-    "pipeline/engine/fingerprint.py": TORCH,
+    "pipeline/engine/engine_fingerprint.py": TORCH,
     "pipeline/vocoder/vocoder.py": TORCH,
-    "pipeline/vocoder/fingerprint.py": TORCH,
+    "pipeline/vocoder/vocoder_fingerprint.py": TORCH,
     "pipeline/vocoder/incremental": TORCH,
     "pipeline/vocoder/windowed/windows.py": TORCH,
     "pipeline/vocoder/stream.py": TORCH,
@@ -95,7 +95,7 @@ MAY_REACH = {
 LONGEST = 500  # lines of a file
 SHORT = 60  # a module with fewer is a part of its only user, unless it is one of these
 ALONE = {
-    "pipeline/engine/fingerprint.py": "the engine's, used by a deployment",
+    "pipeline/engine/engine_fingerprint.py": "the engine's, used by a deployment",
     "pipeline/model/gpu/kernels/interpreter.py": "hashed, and the only place of Triton's interpreter",
     "pipeline/store/reserve.py": "disk space of more than one store",
     "serve/protocols/": "one module a protocol, or a role in one",
@@ -302,7 +302,7 @@ def test_only_the_named_files_do_the_named_things():
     assert files_with("os.environ") <= {
         "pipeline/model/gpu/identity.py",
         "pipeline/native/instructions.py",
-        "pipeline/native/threads.py",
+        "pipeline/native/thread_count.py",
         "pipeline/paths.py",
     }
     # The time of day jumps: it dates and counts days, and measures nothing that somebody waits for.

@@ -41,14 +41,14 @@ from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
 from pipeline.engine.engine import Engine
-from pipeline.engine.fingerprint import engine_fingerprint
+from pipeline.engine.engine_fingerprint import engine_fingerprint
 from pipeline.errors import ConfigError, InvalidRequest, ReferenceRejected
 from pipeline.paths import cache_home
 from pipeline.timing.following import Following
 from pipeline.types import Head, Prompt, SamplingParams, SeedMode, Segment, SynthesisRequest
 from pipeline.vocoder.beside import chunks_of, with_samples
 from pipeline.vocoder.encode_apart import encode_apart
-from pipeline.vocoder.fingerprint import vocoder_fingerprint
+from pipeline.vocoder.vocoder_fingerprint import vocoder_fingerprint
 from pipeline.vocoder.stream import StreamDecoder
 from pipeline.vocoder.vocoder import Vocoder
 from serve.commands.say import open_pipeline

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.model.cpu.native import Cache, Model, NativeDecoder
 from pipeline.model.cpu.packing import Arithmetic, Product
-from pipeline.model.cpu.quantise import quantise
+from pipeline.model.cpu.quantise_numpy import quantise
 from pipeline.model.cpu.vocabulary import Vocabulary
 from pipeline.native.memory import ALIGNMENT, PANEL, Arena, address, aligned, pack
 from pipeline.spec import CODEBOOKS

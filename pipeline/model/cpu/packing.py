@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pipeline.bfloat16 import rounded
 from pipeline.checkpoint.weights import GptSpec, Tensors
 from pipeline.model.cpu import four_bit
-from pipeline.model.cpu.quantise import quantise
+from pipeline.model.cpu.quantise_numpy import quantise
 from pipeline.native.instructions import Instructions
 from pipeline.native.memory import ALIGNMENT, BFLOAT16, LANES, PANEL, Arena, address, pack, pack_tiles
 

@@ -1,4 +1,4 @@
-"""Worker: the child process of isolation/frontend.py; answers calls on its pipes and ends with its parent.
+"""Worker: the child process of isolation/isolated_frontend.py; answers calls on its pipes and ends with its parent.
 
 In:    messages on stdin: the front end's arguments, then one (limit_s, method, arguments) per call
 Out:   messages on stdout: None once it is ready, then the result of each call or the SynthesisError in its place

@@ -62,7 +62,7 @@ enum Kind : int64_t {
     OVERLAP,           // pieces, a hop apart, added up to samples
 };
 
-// The layout of these four is repeated in pipeline/vocoder/incremental: packing.py and network.py.
+// The layout of these four is repeated in pipeline/vocoder/incremental: vocoder_packing.py and incremental_network.py.
 struct Stage {
     int64_t kind, channels, before, after;  // channels: numbers per input frame
     int64_t kernel, dilation;               // of the depthwise convolution

@@ -20,16 +20,16 @@ PROMPT_POSITIONS = 48
 
 
 @dataclass(frozen=True, slots=True)
-class Kept(Checkpoint):
+class SharedCheckpoint(Checkpoint):
     """A checkpoint whose parts are read and hashed once, for many engines."""
 
     parts: dict[str, Tensors] = field(default_factory=dict)
 
     @staticmethod
-    def of(checkpoint: Checkpoint, layers: int | None = None) -> "Kept":
+    def of(checkpoint: Checkpoint, layers: int | None = None) -> "SharedCheckpoint":
         """Returns the checkpoint with its first `layers` layers; None: with all of them."""
         spec = checkpoint.gpt_spec
-        shortened = Kept(checkpoint.root, replace(spec, layers=min(layers or spec.layers, spec.layers)))
+        shortened = SharedCheckpoint(checkpoint.root, replace(spec, layers=min(layers or spec.layers, spec.layers)))
         shortened.parts["gpt"] = checkpoint.gpt()
         return shortened
 

@@ -11,7 +11,7 @@ from pipeline.config import PipelineConfig
 from pipeline.model.cpu.native import SOURCE as DECODE_STEP
 from pipeline.model.gpu.placement import has_driver, pipeline_on_this_machine
 from pipeline.native.compiler import NativeFailed, NativeUnavailable, library
-from pipeline.vocoder.incremental.network import SOURCE as VOCODER
+from pipeline.vocoder.incremental.incremental_network import SOURCE as VOCODER
 from pipeline.with_torch import INSTALL, has_torch
 
 OR_NATIVE = "or let native code compute: a C++ compiler (Debian: g++) and a CPU with AVX2, or on aarch64"

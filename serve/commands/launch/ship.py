@@ -12,7 +12,7 @@ import sys
 from pipeline.model.cpu.native import SOURCE as DECODE_STEP
 from pipeline.native.compiler import SHIPPED, build
 from pipeline.native.instructions import Instructions
-from pipeline.vocoder.incremental.network import SOURCE as VOCODER
+from pipeline.vocoder.incremental.incremental_network import SOURCE as VOCODER
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, WebSocket
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict
 
-from pipeline.voices.names import display_name
+from pipeline.voices.voice_names import display_name
 from serve.access.api_keys import Scope
 from serve.http.conversation_socket import ConversationSocket
 from serve.http.dependencies import RequestServices

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import ConfigDict
 
 from pipeline.errors import AtCapacity
-from pipeline.voices.names import display_name
+from pipeline.voices.voice_names import display_name
 from serve.config.app_config import ConversationsConfig
 from serve.errors import bad_request, to_api_error
 from serve.http.bounded_fields import parse_object

@@ -19,7 +19,7 @@ from starlette.datastructures import Headers
 
 from pipeline.errors import DeadlineExceeded, Draining, ReaderStalled
 from pipeline.types import TimedItem
-from pipeline.voices.names import MAX_NAME_CHARS
+from pipeline.voices.voice_names import MAX_NAME_CHARS
 from serve.access.api_keys import Scope
 from serve.access.caller import Caller
 from serve.access.idempotency import HEADER as IDEMPOTENCY_KEY

@@ -14,13 +14,13 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, FailFast, Field
 
-from pipeline.books.dialogue import TURN_MS
+from pipeline.books.dialogue_parts import TURN_MS
 from pipeline.errors import NoSpeakableText
 from pipeline.text.markup.dialogue import MOST_NAME, NAME, read_script
 from pipeline.text.markup.ssml import Document
 from pipeline.text.markup.ssml_elements import STYLES
 from pipeline.types import Passage, Prosody, Turn
-from pipeline.voices.names import display_name
+from pipeline.voices.voice_names import display_name
 from serve.config.bounded import Seed, Speed
 from serve.errors import bad_request
 from serve.speech.schemas.base import Body

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from pipeline.errors import InvalidSsml, TextTooLong, UnknownVoice
 from pipeline.text.language_tags import KNOWN, reading_of
-from pipeline.text.lexicon.library import LEXICON_ID, MAX_ENTRIES, Entries
+from pipeline.text.lexicon.lexicon_library import LEXICON_ID, MAX_ENTRIES, Entries
 from pipeline.text.markup.ssml import Document, parse
 from pipeline.text.normalize import PLAIN, NormalizeOptions
 from pipeline.types import LexiconEntry, Mark, Passage, PronunciationKind, Prosody, Turn

@@ -19,7 +19,7 @@ import triton.language as tl
 
 from pipeline.model.gpt import Cached
 from pipeline.model.gpu.kernels.attention import rotated, written
-from pipeline.model.gpu.kernels.embedding import embedded
+from pipeline.model.gpu.kernels.row_embedding import embedded
 from pipeline.model.gpu.kernels.step import SlotState
 from pipeline.model.quantise import LARGEST, SMALLEST_SCALE
 from pipeline.spec import CODEBOOKS, REPETITION_WINDOW

@@ -19,7 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
-from pipeline.model.gpu.kernels.embedding import embedded
+from pipeline.model.gpu.kernels.row_embedding import embedded
 from pipeline.spec import CODEBOOKS, MIN_TOKENS_TO_KEEP, REPETITION_WINDOW
 
 VALUE_BITS = 32

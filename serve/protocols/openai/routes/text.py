@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pipeline.errors import UnknownLexicon
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.store.threads import ask_store
-from pipeline.text.lexicon.library import LEXICON_ID
+from pipeline.text.lexicon.lexicon_library import LEXICON_ID
 from pipeline.text.markup.ssml_elements import STYLES
 from pipeline.text.refine_guard import diff
 from pipeline.text.segment import predicted_steps

@@ -22,10 +22,10 @@ from pipeline.errors import UnknownVoice
 from pipeline.types import MAX_SEED
 from pipeline.voices.catalogue import VoiceInfo
 from pipeline.voices.library import VoiceLibrary
-from pipeline.voices.names import INLINE
 from pipeline.voices.records import MAX_NOTE_CHARS, StoredVoice
 from pipeline.voices.reference import Report
 from pipeline.voices.strings import decode_embedding, encode_embedding
+from pipeline.voices.voice_names import INLINE
 from serve.access.api_keys import Scope
 from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.http.body_reader import FORM, media_type_of, too_large

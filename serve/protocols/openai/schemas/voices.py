@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pipeline.errors import InvalidRequest
-from pipeline.voices.names import MAX_NAME_CHARS
 from pipeline.voices.records import MAX_LANGUAGES, MAX_NOTE_CHARS, MAX_TITLE_CHARS
+from pipeline.voices.voice_names import MAX_NAME_CHARS
 from serve.access.caller import Caller
 from serve.config.bounded import GainDb, Seed
 from serve.http.openapi import takes

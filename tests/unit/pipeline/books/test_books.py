@@ -22,7 +22,7 @@ from pipeline.books.epub import read_epub
 from pipeline.books.job_files import JobFiles, PartNotes
 from pipeline.books.reader import Question, document_of, read_document
 from pipeline.books.script import Part, Script, read_script
-from pipeline.books.ssml import cut_ssml
+from pipeline.books.ssml_cutting import cut_ssml
 from pipeline.books.track import Track
 from pipeline.books.xhtml import blocks_of
 from pipeline.child import ChildFailed, WarmChild
@@ -293,7 +293,7 @@ def test_what_cannot_be_read_is_refused_in_words(
 ) -> None:
     monkeypatch.setattr(reader, "MOST_PARTS", 25_000)
     monkeypatch.setattr(reader, "MOST_CHAPTERS", 300)
-    monkeypatch.setattr("pipeline.books.ssml.MOST_ELEMENTS", 20_000)
+    monkeypatch.setattr("pipeline.books.ssml_cutting.MOST_ELEMENTS", 20_000)
     with pytest.raises(kind, match=says):
         read_document(question)
 

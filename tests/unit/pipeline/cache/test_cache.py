@@ -19,12 +19,12 @@ from pipeline.cache.cached_generator import CachedModel
 from pipeline.cache.invalidation import PurgeGenerations
 from pipeline.cache.key import WITHOUT_EFFECT as WITHOUT_EFFECT_ON_STEPS
 from pipeline.cache.key import CacheEntryKey, Kept, entry_key_for
-from pipeline.cache.redis import RedisTier
+from pipeline.cache.redis_tier import RedisTier
 from pipeline.cache.serialization import pack, unpack
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig, SpeechConfig, VocoderConfig
 from pipeline.engine.engine import Engine
-from pipeline.engine.fingerprint import WITHOUT_EFFECT, engine_fingerprint
+from pipeline.engine.engine_fingerprint import WITHOUT_EFFECT, engine_fingerprint
 from pipeline.errors import NotCached
 from pipeline.spec import STEPS_PER_SECOND
 from pipeline.store.sqlite import SqliteStore

@@ -12,7 +12,7 @@ from pipeline.bfloat16 import rounded, widened
 from pipeline.checkpoint.in_torch import in_torch
 from pipeline.engine import cpu_state
 from pipeline.model import sampling
-from pipeline.model.cpu.quantise import quantise as quantise_in_numpy
+from pipeline.model.cpu.quantise_numpy import quantise as quantise_in_numpy
 from pipeline.model.cpu.vocabulary import Vocabulary
 from pipeline.model.embedding import Embedding
 from pipeline.model.linear import QuantisedLinear
@@ -20,7 +20,7 @@ from pipeline.model.quantise import dequantise, quantise
 from pipeline.model.sampling import RowParams, draw, filter_logits, upstream_noise
 from pipeline.model.uniforms import counter_uniforms
 from pipeline.types import Head, SamplingParams
-from pipeline.vocoder.incremental.packing import code_tables
+from pipeline.vocoder.incremental.vocoder_packing import code_tables
 from pipeline.vocoder.windowed.network import CodeEmbedding
 from tests.support import reference
 from tests.support.effort import examples

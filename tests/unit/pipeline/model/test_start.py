@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
-from pipeline.engine.fingerprint import engine_fingerprint
+from pipeline.engine.engine_fingerprint import engine_fingerprint
 from pipeline.engine.gpu_runner import rows_of_products
 from pipeline.engine.scheduler import PREFILL_BUCKET
 from pipeline.errors import ConfigError, OutOfMemory

@@ -286,9 +286,9 @@ def test_a_folder_of_somebody_else_is_not_used(source, tmp_path, monkeypatch):
 
 SHOW = """
 from pipeline.config import EngineConfig
-from pipeline.engine import fingerprint
+from pipeline.engine import engine_fingerprint
 from pipeline.native.compiler import best_instructions
-print(best_instructions(), fingerprint._form(EngineConfig()))
+print(best_instructions(), engine_fingerprint._form(EngineConfig()))
 """
 
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from pipeline.cache.invalidation import PurgeGenerations
 from pipeline.errors import StoreFull, StoreUnavailable
-from pipeline.store import redis as redis_store
+from pipeline.store import redis_store
 from pipeline.store import sqlite
 from pipeline.store.mirror import Mirror
 from pipeline.store.open import open_store
-from pipeline.store.redis import RedisStore
+from pipeline.store.redis_store import RedisStore
 from pipeline.store.sqlite import SqliteStore
 from pipeline.store.store import REVISIONS_KEPT, START, Store
-from pipeline.text.lexicon.library import LexiconLibrary
+from pipeline.text.lexicon.lexicon_library import LexiconLibrary
 from pipeline.types import LexiconEntry, PronunciationKind
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary

@@ -13,8 +13,8 @@ from redis.exceptions import ResponseError
 from pipeline.errors import ConfigError, StoreUnavailable
 from pipeline.store.open import open_store
 from pipeline.store.poll import follow
-from pipeline.store.redis import RedisStore
 from pipeline.store.redis_link import REFUSALS, SILENCE, RedisLink, Trouble, trouble_of
+from pipeline.store.redis_store import RedisStore
 from pipeline.store.redis_url import check_redis_url, url_without_password
 from serve.commands.operate.show_config import resolved
 from serve.config.app_config import AppConfig, read_app_config

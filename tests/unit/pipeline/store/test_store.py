@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pipeline.errors import ConfigError, Conflict, StoreUnavailable
 from pipeline.store.mirror import Mirror
 from pipeline.store.open import open_store
-from pipeline.store.redis import RedisStore
+from pipeline.store.redis_store import RedisStore
 from pipeline.store.sqlite import SqliteStore
 from pipeline.store.store import MAX_VALUE_BYTES, START, Store
 from tests.support.effort import examples

@@ -21,7 +21,7 @@ from pipeline.errors import StoreFull, StoreUnavailable
 from pipeline.store import sqlite
 from pipeline.store.breaker import MOST_IN_FLIGHT, SLOW_S, Breaker, Open
 from pipeline.store.mirror import Mirror
-from pipeline.store.redis import RedisStore
+from pipeline.store.redis_store import RedisStore
 from pipeline.store.reserve import RESERVE_BYTES
 from pipeline.store.sqlite import SqliteStore
 from pipeline.store.store import Store

@@ -16,9 +16,9 @@ import uvloop
 
 from pipeline.errors import EngineDead, NoSpeakableText, TextTooHard, WorkerDied
 from pipeline.text.frontend import LocalTextFrontend
-from pipeline.text.isolation import frontend as isolation
-from pipeline.text.isolation import frontend as module
-from pipeline.text.isolation.frontend import IsolatedFrontend
+from pipeline.text.isolation import isolated_frontend as isolation
+from pipeline.text.isolation import isolated_frontend as module
+from pipeline.text.isolation.isolated_frontend import IsolatedFrontend
 from pipeline.types import SynthesisRequest, Voice
 from tests.support.waiting import until
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pipeline.errors import StoreFull, StoreUnavailable, UnknownLexicon
 from pipeline.store.sqlite import SqliteStore
 from pipeline.text.language_tags import reading_of
-from pipeline.text.lexicon.library import LexiconLibrary
+from pipeline.text.lexicon.lexicon_library import LexiconLibrary
 from pipeline.text.lexicon.matching import find
 from pipeline.text.pinyin import SYLLABLE, TABLE, homophones
 from pipeline.types import LexiconEntry, Pronunciation, PronunciationKind

@@ -18,8 +18,8 @@ from pipeline.native.instructions import Instructions, usable
 from pipeline.paths import cache_home
 from pipeline.spec import HOP
 from pipeline.types import DecoderState, HiddenWindow, StepBatch
-from pipeline.vocoder.incremental.network import PASS, IncrementalVocoder
-from pipeline.vocoder.incremental.packing import inverse_transform
+from pipeline.vocoder.incremental.incremental_network import PASS, IncrementalVocoder
+from pipeline.vocoder.incremental.vocoder_packing import inverse_transform
 from pipeline.vocoder.strategies import make_strategy
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.vocoder.windowed.network import build_network

@@ -14,10 +14,10 @@ from pipeline.store.store import Store
 from pipeline.types import Voice
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import PREVIEWS, SCORES, VOICES, VoiceLibrary, blend
-from pipeline.voices.names import ID, display_name, is_id, split_blend, split_version
 from pipeline.voices.records import Consent, VoiceRecord, embedding_fields, read_record, sample_fields, write_record
 from pipeline.voices.seeds import draw_embedding
 from pipeline.voices.strings import encode_embedding
+from pipeline.voices.voice_names import ID, display_name, is_id, split_blend, split_version
 
 WIDTH = 256
 CATALOGUE = "voices: {voice-2: {seed: 2, aliases: [alloy]}, voice-5: {seed: 5}}"

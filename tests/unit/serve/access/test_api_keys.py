@@ -14,7 +14,7 @@ import requests
 
 from pipeline.errors import StoreUnavailable
 from pipeline.store.open import open_store
-from pipeline.store.redis import RedisStore
+from pipeline.store.redis_store import RedisStore
 from pipeline.store.sqlite import SqliteStore
 from pipeline.store.store import Store
 from pipeline.types import Lane

@@ -13,14 +13,14 @@ import pytest
 import redis
 from redis.exceptions import RedisError
 
-from pipeline.cache import redis as cache_tier
-from pipeline.cache.redis import RedisTier
+from pipeline.cache import redis_tier as cache_tier
+from pipeline.cache.redis_tier import RedisTier
 from pipeline.errors import StoreFull, StoreUnavailable
-from pipeline.store import redis as redis_store
+from pipeline.store import redis_store
 from pipeline.store.mirror import Mirror
 from pipeline.store.open import open_store
-from pipeline.store.redis import RedisStore
 from pipeline.store.redis_link import REFUSALS as REASONS
+from pipeline.store.redis_store import RedisStore
 from serve.access import redis_quotas
 from serve.access.api_keys import Quota
 from serve.access.claims import StoreClaims

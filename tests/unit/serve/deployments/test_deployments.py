@@ -13,7 +13,7 @@ import pytest
 from pipeline.checkpoint.capabilities import ALL_CAPABILITIES
 from pipeline.engine.engine import EngineStats
 from pipeline.errors import EngineDead, StageAsleep
-from pipeline.text.isolation.frontend import TextStats
+from pipeline.text.isolation.isolated_frontend import TextStats
 from pipeline.types import Prompt, SamplingParams
 from serve.app import exposure, exposure_of_this_cluster
 from serve.config.app_config import AppConfig, read_app_config

@@ -11,7 +11,7 @@ import requests
 from pipeline.checkpoint.capabilities import Capabilities
 from pipeline.config import PipelineConfig
 from pipeline.store.sqlite import SqliteStore
-from pipeline.text.lexicon.library import LexiconLibrary
+from pipeline.text.lexicon.lexicon_library import LexiconLibrary
 from serve.config.model_versions import ONLY, versions_of
 from serve.resilience.rollout import Rollout
 from serve.speech.model_selection import ModelSelector

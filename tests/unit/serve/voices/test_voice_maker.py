@@ -179,7 +179,7 @@ from pathlib import Path
 import uvloop
 
 from pipeline.errors import AtCapacity, EngineDead, SynthesisError
-from pipeline.text.isolation.frontend import IsolatedFrontend
+from pipeline.text.isolation.isolated_frontend import IsolatedFrontend
 from pipeline.types import SynthesisRequest
 from serve.voices.voice_maker import UploadReader
 

@@ -12,8 +12,8 @@ from pipeline.errors import NotTheOwner, ShareUsedUp
 from pipeline.store.open import open_store
 from pipeline.store.ownership import Share, Writer
 from pipeline.store.store import Store
-from pipeline.text.lexicon import library as lexicons
-from pipeline.text.lexicon.library import LexiconLibrary
+from pipeline.text.lexicon import lexicon_library as lexicons
+from pipeline.text.lexicon.lexicon_library import LexiconLibrary
 from pipeline.types import LexiconEntry, PronunciationKind
 from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator

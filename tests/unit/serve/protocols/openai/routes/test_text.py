@@ -6,7 +6,7 @@ import pytest
 import requests
 
 from pipeline.store.sqlite import SqliteStore
-from pipeline.text.lexicon.library import LexiconLibrary
+from pipeline.text.lexicon.lexicon_library import LexiconLibrary
 from serve.config.app_config import LimitsConfig
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import Live, serving

@@ -1,4 +1,4 @@
-"""Quantise: rounds weights to 8-bit integers with one scale per output; in numpy, with the bits of pipeline/model/quantise.py.
+"""Quantise in numpy: weights as 8-bit integers with one scale per output, with the bits of pipeline/model/quantise.py.
 
 In:    weights (out, in)
 Out:   int8, and one scale per output

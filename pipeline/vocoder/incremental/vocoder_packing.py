@@ -1,4 +1,4 @@
-"""Packing: the vocoder's weights in the order in which incremental.cpp reads them.
+"""Vocoder packing: the vocoder's weights in the order in which incremental.cpp reads them.
 
 In:    a checkpoint, whether products are multiplied in tiles
 Out:   PackedWeights

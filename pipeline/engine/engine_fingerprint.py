@@ -1,4 +1,4 @@
-"""Fingerprint: a hash of everything that affects an engine's numbers.
+"""Engine fingerprint: a hash of everything that affects an engine's numbers.
 
 In:    EngineConfig, Checkpoint, this machine
 Out:   the hash: two engines with the same one generate the same steps from the same prompt

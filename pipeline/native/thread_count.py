@@ -1,4 +1,4 @@
-"""Threads: how many threads native code uses where the configuration names no number.
+"""Thread count: how many threads native code uses where the configuration names no number.
 
 In:    OMP_NUM_THREADS; the processor's cores that this process may use
 Out:   a number of threads

@@ -1,4 +1,4 @@
-"""Names: the forms in which a request may name a voice.
+"""Voice names: the forms in which a request may name a voice.
 
     voice-2  alloy  anna         an id, an alias, or a title
     anna@2                       that version, which never changes

@@ -1,4 +1,4 @@
-"""Attention: where chosen heads of the model look in the text, recomputed beside the engine.
+"""Text attention: where chosen heads of the model look in the text, recomputed beside the engine.
 
 In:    a prompt and the codes that were sampled for it
 Out:   for every step, how strongly each position of the prompt is looked at

@@ -1,4 +1,4 @@
-"""Embedding: one row's embedding, for the kernels that begin a pass through the layers.
+"""Row embedding: that of one row, for the kernels that begin a pass through the layers.
 
 In:    the row's ids; the tables
 Out:   float32

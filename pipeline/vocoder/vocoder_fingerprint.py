@@ -1,4 +1,4 @@
-"""Fingerprint of a vocoder: a hash of everything that affects its samples.
+"""Vocoder fingerprint: a hash of everything that affects its samples.
 
 In:    VocoderConfig, Checkpoint, this machine
 Out:   the hash: two vocoders with the same one return the same samples for the same steps
@@ -10,7 +10,7 @@ from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.model.fingerprint import fingerprint_of, native_form
 from pipeline.model.gpu.placement import on_this_machine
-from pipeline.vocoder.incremental.network import SOURCE
+from pipeline.vocoder.incremental.incremental_network import SOURCE
 
 WITHOUT_EFFECT = frozenset({"placement"})
 FILES = (DVAE_FILE, MEL_DECODER_FILE, VOCOS_FILE)

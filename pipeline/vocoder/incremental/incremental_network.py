@@ -2,7 +2,7 @@
 
 In:    StepBatches: the next steps of an utterance, and the state that the previous call returned
 Out:   DecodedAudio: the samples that no later step can change, and the state for the next call
-Owns:  the packed weights (packing.py), the scratch memory
+Owns:  the packed weights (vocoder_packing.py), the scratch memory
 Never: streams, queues; anything of an utterance between two calls
 
 Every layer keeps the frames that its next ones will see, some 400 kB per utterance in all. This state travels with the
@@ -26,10 +26,10 @@ from pipeline.errors import EngineFault
 from pipeline.native.compiler import best_instructions, library
 from pipeline.native.instructions import Instructions
 from pipeline.native.memory import ALIGNMENT, LANES, address, aligned
-from pipeline.native.threads import default_threads
+from pipeline.native.thread_count import default_threads
 from pipeline.spec import CODEBOOKS, CONV_NORM_EPS, HOP, MEL_FRAMES_PER_STEP
 from pipeline.types import DecodedAudio, DecoderState, StepBatch
-from pipeline.vocoder.incremental.packing import Stage, pack_weights
+from pipeline.vocoder.incremental.vocoder_packing import Stage, pack_weights
 
 SOURCE = Path(__file__).with_name("incremental.cpp")
 

@@ -1,4 +1,4 @@
-"""Dialogue: what several speakers say, as parts.
+"""Dialogue parts: what several speakers say, as parts.
 
 In:    turns, with the fields in which each differs from the others
 Out:   Parts
