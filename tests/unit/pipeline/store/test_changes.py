@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.cache.invalidation import PurgeGenerations
 from pipeline.errors import StoreFull, StoreUnavailable
-from pipeline.store import redis_store
-from pipeline.store import sqlite
+from pipeline.store import redis_store, sqlite
 from pipeline.store.mirror import Mirror
 from pipeline.store.open import open_store
 from pipeline.store.redis_store import RedisStore
