@@ -19,11 +19,11 @@ from pipeline.engine.engine import Engine
 from pipeline.model.gpu.graphs import record, use_own_stream
 from pipeline.model.gpu.identity import driver_version
 from pipeline.model.gpu.prepare import prepare_gpu
-from pipeline.model.gpu.roofline import BESIDE, MIB, engine_bytes, needed_bytes
 from pipeline.vocoder.vocoder import Vocoder
 from scripts.bench.device_clock import seconds_on
 from scripts.bench.memory_bandwidth import copy_bandwidth
 from scripts.evaluate.gpu_check.report import Report
+from serve.commands.roofline import BESIDE, MIB, engine_bytes, needed_bytes
 
 PROGRAMS = ("git", "gcc", "g++", "nvcc", "ncu", "nvidia-cuda-mps-control")
 NODES = 500

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from pipeline.config import EngineConfig
 from pipeline.engine.kv_cache import refuse_too_full, slots_within_budget
 from pipeline.errors import ConfigError
-from pipeline.model.gpu.roofline import GIB, HEADS, LAYERS, WIDTH, Card, needed_bytes, step_ms
 from serve.commands import commands
 from serve.commands.app import app
 from serve.commands.commands import COMMANDS, GROUPS, Command
@@ -21,6 +20,7 @@ from serve.commands.config_path import DEFAULT, SHIPPED, config_path
 from serve.commands.launch import container
 from serve.commands.operate import size
 from serve.commands.operate.size import FIRST_AUDIO_GOAL_MS, choose
+from serve.commands.roofline import GIB, HEADS, LAYERS, WIDTH, Card, needed_bytes, step_ms
 from serve.config.app_config import PROJECT
 from serve.config.config_file import check_file
 

@@ -17,12 +17,11 @@ from redis import Redis
 
 from pipeline.checkpoint.layout import MEL_DECODER_FILE
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
-from pipeline.model.gpu import roofline
 from pipeline.model.gpu.placement import sees_gpu
 from pipeline.native.compiler import library
 from pipeline.native.instructions import Instructions
 from pipeline.paths import triton_folder
-from serve.commands import doctor, doctor_gpu, doctor_redis
+from serve.commands import doctor, doctor_gpu, doctor_redis, roofline
 from serve.commands.doctor import Finding, Status
 from serve.commands.doctor_redis import redis_servers
 from serve.config.app_config import PROJECT, AppConfig, read_app_config
