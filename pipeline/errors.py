@@ -30,6 +30,7 @@ SynthesisError
 |-- ReaderStalled             the client read nothing for too long
 |-- StoreUnavailable          nothing can be stored now; records already read stay usable
 |   `-- StoreFull             nor later, until space is freed
+|-- AudioFault                an encoder or a filter failed; the engine is well
 `-- EngineFault               a fault of the service
     |-- NonFiniteOutput       one sequence ends, the engine lives
     `-- EngineDead            the health check fails, the replica is replaced
@@ -206,6 +207,10 @@ class StoreUnavailable(SynthesisError):
 
 class StoreFull(StoreUnavailable):
     """The store's disk or memory is full."""
+
+
+class AudioFault(SynthesisError):
+    """An encoder or a filter of the audio failed; the engine is well."""
 
 
 class EngineFault(SynthesisError):

@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.errors import (
     AtCapacity,
+    AudioFault,
     Conflict,
     DeadlineExceeded,
     DeadlineUnmeetable,
@@ -91,6 +92,7 @@ ERROR_SPECS: dict[type[SynthesisError], ErrorSpec] = {
     ReaderStalled: ErrorSpec(504, "server_error", "reader_stalled", False),
     StoreUnavailable: ErrorSpec(503, "overloaded_error", "store_unavailable", True, 5.0),
     StoreFull: ErrorSpec(507, "server_error", "store_full", False),
+    AudioFault: ErrorSpec(500, "server_error", "audio_error", True),
     EngineFault: ErrorSpec(500, "server_error", "engine_error", True),
     # The same seed gives the same numbers: a client library that retries would only repeat the fault.
     NonFiniteOutput: ErrorSpec(500, "server_error", "generation_failed", False),

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from pipeline.audio.formats import AudioFormat
 from pipeline.audio.framing import Blocks
 from pipeline.audio.labels import FileLabels, Picture, picture_of, plain
-from pipeline.errors import EngineFault, NonFiniteOutput
+from pipeline.errors import AudioFault, NonFiniteOutput
 
 # Written into every container that has a comment field. No date and no version: bytes depend on the samples alone.
 MARK = "AI-generated speech, made with ChatTTS by chattts-serve"
@@ -111,7 +111,8 @@ def encode_whole(samples: NDArray[np.float32], audio: AudioFormat) -> bytes:
         samples: at the format's rate.
 
     Raises:
-        EngineFault: samples that are not finite, or the encoder failed.
+        AudioFault: the encoder failed.
+        NonFiniteOutput: the samples hold NaN or infinity.
     """
     with Encoder(audio, streamed=False) as encoder:
         encoder.feed(samples)
@@ -148,7 +149,7 @@ class Encoder:
 
         Raises:
             NonFiniteOutput: the samples hold NaN or infinity; nothing of them reaches the encoder.
-            EngineFault: the encoder failed.
+            AudioFault: the encoder failed.
         """
         assert self._open, "the stream has ended"
         return self._writer.feed(to_int16(samples))
@@ -329,7 +330,7 @@ class _FfmpegWriter:
             for frame in self._blocks.feed(samples):
                 self._encode(frame)
         except FFmpegError as error:
-            raise EngineFault(f"the {self._context.name} encoder failed: {error}") from error
+            raise AudioFault(f"the {self._context.name} encoder failed: {error}") from error
         return self._sink.take() if isinstance(self._sink, _Pipe) else b""
 
     def finish(self) -> bytes:
@@ -340,7 +341,7 @@ class _FfmpegWriter:
             self._container.mux(self._stream.encode(None))
             self._container.close()  # writes the trailer, and corrects the header where the sink can seek
         except FFmpegError as error:
-            raise EngineFault(f"the {self._context.name} encoder failed: {error}") from error
+            raise AudioFault(f"the {self._context.name} encoder failed: {error}") from error
         if isinstance(self._sink, _Pipe):
             return self._sink.take()
         return b"" if self._sink is None else self._sink.getvalue()
@@ -349,7 +350,7 @@ class _FfmpegWriter:
         try:
             self._container.close()
         except FFmpegError as error:
-            raise EngineFault(f"the {self._context.name} encoder did not close: {error}") from error
+            raise AudioFault(f"the {self._context.name} encoder did not close: {error}") from error
 
     def _show(self, picture: Picture, content: bytes) -> None:
         """Adds a cover."""

@@ -147,7 +147,7 @@ class PostProcessor:
         """Begins a segment; returns the rest of the one before and the silence between them.
 
         Raises:
-            EngineFault: the time-stretch failed.
+            AudioFault: the time-stretch failed.
         """
         rest = self._stretched(_flush(self._segment_stages))
         self.ended = self._at(self._stretched_in)
@@ -166,7 +166,7 @@ class PostProcessor:
         """Takes samples (m,) of the segment, returns those that are final.
 
         Raises:
-            EngineFault: the time-stretch failed.
+            AudioFault: the time-stretch failed.
         """
         self._vocoded[-1] += len(samples)
         return _through(self._output_stages, self._stretched(_through(self._segment_stages, samples)))
@@ -175,7 +175,7 @@ class PostProcessor:
         """Ends the stream; returns the samples that were still inside, and the silence after them.
 
         Raises:
-            EngineFault: the time-stretch failed, or returned a wrong length.
+            AudioFault: the time-stretch failed, or returned a wrong length.
         """
         rest = self._stretched(_flush(self._segment_stages))
         self.ended = self._at(self._stretched_in)

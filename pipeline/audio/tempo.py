@@ -18,7 +18,7 @@ from av.error import FFmpegError
 from numpy.typing import NDArray
 
 from pipeline.audio.framing import Blocks
-from pipeline.errors import EngineFault
+from pipeline.errors import AudioFault
 from pipeline.spec import SAMPLE_RATE
 from pipeline.types import SPEED
 
@@ -71,7 +71,7 @@ class Stretch:
         """Takes samples (m,), returns those that are final; often none, because the filter looks a few blocks ahead.
 
         Raises:
-            EngineFault: the filter failed.
+            AudioFault: the filter failed.
         """
         if self._graph is None:
             return samples
@@ -83,14 +83,14 @@ class Stretch:
         """Returns the samples that were still in the filter.
 
         Raises:
-            EngineFault: the filter failed, or returned too few.
+            AudioFault: the filter failed, or returned too few.
         """
         if self._graph is None:
             return np.zeros(0, np.float32)
         self._push(np.zeros(_FLUSH + math.ceil(_FLUSH * self._speed), np.float32))
         rest = self._give()
         if self._given != round(self._taken / self._speed):
-            raise EngineFault(f"the time-stretch returned {self._given} samples for {self._taken} at speed {self._speed:g}")
+            raise AudioFault(f"the time-stretch returned {self._given} samples for {self._taken} at speed {self._speed:g}")
         return rest
 
     def _push(self, samples: NDArray[np.float32]) -> None:
@@ -101,7 +101,7 @@ class Stretch:
                 self._graph.push(self._frame(block))
                 pieces += _pull(self._graph)
         except FFmpegError as error:
-            raise EngineFault(f"the time-stretch failed: {error}") from error
+            raise AudioFault(f"the time-stretch failed: {error}") from error
         self._ready = np.concatenate(pieces)
 
     def _give(self) -> NDArray[np.float32]:

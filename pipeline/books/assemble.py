@@ -28,7 +28,7 @@ def assemble(files: JobFiles, script: Script, track: Track, audio: AudioFormat, 
     """Writes a complete file, with exact sizes in its header, and with chapters and cover where the format has them.
 
     Raises:
-        EngineFault: the encoder failed.
+        AudioFault: the encoder failed.
         OSError: the disk is full, for example.
     """
     draft = path.with_name(f".{os.getpid()}-{id(track)}-{path.name}")  # no other process or thread writes it

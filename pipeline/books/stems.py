@@ -42,7 +42,7 @@ def stems(mix: NDArray[np.int16], spans: Spans, audio: AudioFormat, beside: Mapp
         beside: contents of other files, by their names.
 
     Raises:
-        EngineFault: the encoder failed.
+        AudioFault: the encoder failed.
     """
     sink = Sink()
     compression = zipfile.ZIP_DEFLATED if audio.container in _UNCOMPRESSED else zipfile.ZIP_STORED

@@ -8,6 +8,7 @@ import re
 import struct
 import subprocess
 import weakref
+from pathlib import Path
 
 import av
 import numpy as np
@@ -20,7 +21,7 @@ from pipeline.audio import encode as encoding
 from pipeline.audio.encode import MARK, UNKNOWN_SIZE, Encoder, to_int16, wav_header
 from pipeline.audio.formats import CONTAINERS, SAMPLE_RATES, AudioFormat, audio_format, named_format
 from pipeline.audio.labels import FileLabels
-from pipeline.errors import EngineFault, NonFiniteOutput, UnsupportedFormat
+from pipeline.errors import AudioFault, NonFiniteOutput, UnsupportedFormat
 from tests.support.effort import examples
 from tests.support.services import needed_program
 
@@ -198,10 +199,19 @@ def test_numbers_that_are_none_never_reach_an_encoder(container, bad):
     samples = speech_like(5000)
     with Encoder(audio_format(container, RATE)) as encoder:
         begun = encoder.feed(samples)
-        with pytest.raises(NonFiniteOutput) as raised:
+        with pytest.raises(NonFiniteOutput):
             encoder.feed(np.array([0, bad, 0], np.float32))
-        assert isinstance(raised.value, EngineFault)
         assert begun + encoder.finish() == encode(samples, container)
+
+
+def test_an_encoder_that_cannot_write_is_a_fault_of_the_audio():
+    def write() -> None:
+        with Encoder(audio_format("mp3", RATE), streamed=False, file=Path("/dev/full")) as encoder:
+            encoder.feed(speech_like(50_000))
+            encoder.finish()
+
+    with pytest.raises(AudioFault, match="encoder"):
+        write()
 
 
 @pytest.mark.parametrize(("container", "rate", "kbps"), [("mp3", 44_100, 192), ("mp3", 22_050, 32), ("opus", 48_000, 64),

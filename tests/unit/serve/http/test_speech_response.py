@@ -9,6 +9,7 @@ import requests
 
 from pipeline.errors import (
     AtCapacity,
+    AudioFault,
     DeadlineExceeded,
     EngineDead,
     EngineFault,
@@ -35,6 +36,7 @@ from tests.support.waiting import wait_until
         (DeadlineExceeded("late"), 504, "timeout", True),
         (ReaderStalled("asleep"), 504, "reader_stalled", False),
         (EngineFault("broken"), 500, "engine_error", True),
+        (AudioFault("encoder"), 500, "audio_error", True),
         (NonFiniteOutput("nan"), 500, "generation_failed", False),
         (EngineDead("dead"), 503, "engine_dead", True),
         (RuntimeError(CANARY), 500, "internal_error", False),

@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.errors import (
     AtCapacity,
+    AudioFault,
     DeadlineExceeded,
     EngineDead,
     InvalidRequest,
@@ -27,6 +28,7 @@ from serve.remote.replicas import Builds, fullest_gpu, is_well, trouble_in
         (StageAsleep("x", retry_after_s=1.0), False),
         (DeadlineExceeded("x"), True),
         (AtCapacity("x", retry_after_s=1.0), False),
+        (AudioFault("x"), False),
         (InvalidRequest("x"), False),
         (asyncio.CancelledError(), False),
     ],

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pipeline.errors import AtCapacity, EngineDead, InvalidRequest, NonFiniteOutput, StageUnavailable
+from pipeline.errors import AtCapacity, AudioFault, EngineDead, InvalidRequest, NonFiniteOutput, StageUnavailable
 from serve.resilience.circuit_breaker import MIN_FAILURES, OPEN_S, SILENCE_S, WINDOW_S, Breaker, Call, State
 from tests.support.clock import HeldClock
 
@@ -16,6 +16,7 @@ ERRORS = {
     "bug": RuntimeError("a bug"),
     "full": AtCapacity("full", retry_after_s=1),
     "invalid": InvalidRequest("the client's"),
+    "audio": AudioFault("an encoder"),
     "nan": NonFiniteOutput("one row"),
     "cancelled": asyncio.CancelledError(),
     "gone": GeneratorExit(),
@@ -83,7 +84,7 @@ IMPATIENT = f"a:begin b:begin +{SILENCE_S / 4} a:cancelled b:cancelled +0.1 "
     {
         "deaths open it": "dead " * (MIN_FAILURES - 1) + "closed dead open refused",
         "so do bugs": "bug " * (MIN_FAILURES - 1) + "closed bug open refused",
-        "no client, load or single row does": "full invalid nan cancelled gone " * 20 + "closed 0",
+        "no client, load, encoder or single row does": "full invalid audio nan cancelled gone " * 20 + "closed 0",
         "failures that are few among many do not": "ok ok dead " * 20 + "closed",
         "old failures do not count": f"dead {SOON}" * 20 + "closed",
         "an error inside a stream is counted once": "a:begin a:sign a:dead 1",
