@@ -112,15 +112,15 @@ class Synthesizer:
         spoken = Rerolls(takes, plan.words, self._follower, request.retries)
         prefetcher = SegmentPrefetcher(spoken, prompts, self._parallel_segments, admitted=admitted)
         timeline = Timeline(request, plan.words, self._follower)
-        made = first_sample = 0
-        kept = NOTHING  # until it is known which words are in it
+        num_samples = first_sample = 0
+        pending = NOTHING  # until it is known which words are in it
         pieces = self._decode_segments(plan, post_processor, prefetcher, timeline, prompts)
         async with aclosing(pieces):
             async for samples in pieces:
-                made += len(samples)
-                kept = np.concatenate([kept, samples]) if len(kept) else samples
-                leave, times = timeline.take(made)
-                samples, kept = kept[: leave - first_sample], kept[max(0, leave - first_sample) :]
+                num_samples += len(samples)
+                pending = np.concatenate([pending, samples]) if len(pending) else samples
+                leave, times = timeline.take(num_samples)
+                samples, pending = pending[: leave - first_sample], pending[max(0, leave - first_sample) :]
                 if len(samples) or times:
                     warnings = () if first_sample else (*plan.warnings, *spoken.warnings)
                     source = CacheResult.BYPASS if cached is None else cached.result

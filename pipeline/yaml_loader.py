@@ -28,10 +28,10 @@ def parse_yaml(text: str) -> Any:
 
 class _UniqueKeyLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
+        keys = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if key in seen:
+            if key in keys:
                 raise ConfigError(f"line {key_node.start_mark.line + 1}: the key {key} appears twice")
-            seen.add(key)
+            keys.add(key)
         return super().construct_mapping(node, deep)

@@ -113,20 +113,20 @@ class _Gate:
         self._spectra = np.zeros((2 * _AROUND, _WINDOW // 2 + 1), np.complex64)
         self._sum = np.zeros(_WINDOW - _HOP, np.float32)  # of the frames so far, where more are to come
         self._early = _DELAY  # samples still to be returned that precede the segment
-        self._taken = 0
-        self._given = 0
+        self._samples_in = 0
+        self._samples_out = 0
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        self._taken += len(samples)
+        self._samples_in += len(samples)
         ready = np.concatenate([np.zeros(0, np.float32), *map(self._advance, self._blocks.feed(samples))])
         early = min(self._early, len(ready))
         self._early -= early
-        self._given += len(ready) - early
+        self._samples_out += len(ready) - early
         return ready[early:]
 
     def finish(self) -> NDArray[np.float32]:
-        left = self._taken - self._given
-        return self.feed(np.zeros(_DELAY + _BLOCK, np.float32))[:left]
+        remainder = self._samples_in - self._samples_out
+        return self.feed(np.zeros(_DELAY + _BLOCK, np.float32))[:remainder]
 
     def _advance(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
         """Processes four more frames; returns one block of samples that no later frame touches."""

@@ -199,22 +199,22 @@ class _PcmWriter:
         self._wav_rate = wav_rate
         self._streamed = streamed
         self._begun = False
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     def feed(self, samples: NDArray[np.int16]) -> bytes:
         content = samples.astype("<i2").tobytes()
         if self._streamed:
             return self._begin(UNKNOWN_SIZE) + content
-        self._held += content
+        self._buffer += content
         return b""
 
     def finish(self) -> bytes:
-        content = bytes(self._held)
-        self._held.clear()
+        content = bytes(self._buffer)
+        self._buffer.clear()
         return self._begin(UNKNOWN_SIZE if self._streamed else len(content)) + content
 
     def close(self) -> None:
-        self._held.clear()
+        self._buffer.clear()
 
     def _begin(self, size: int) -> bytes:
         if self._begun or self._wav_rate is None:
@@ -254,37 +254,37 @@ class _CompandedWriter:
     def __init__(self, table: NDArray[np.uint8], *, streamed: bool) -> None:
         self._table = table
         self._streamed = streamed
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     def feed(self, samples: NDArray[np.int16]) -> bytes:
         content = self._table[samples.view(np.uint16)].tobytes()
         if self._streamed:
             return content
-        self._held += content
+        self._buffer += content
         return b""
 
     def finish(self) -> bytes:
-        content = bytes(self._held)
-        self._held.clear()
+        content = bytes(self._buffer)
+        self._buffer.clear()
         return content
 
     def close(self) -> None:
-        self._held.clear()
+        self._buffer.clear()
 
 
 class _Pipe:
     """Output of a muxer that must not seek."""
 
     def __init__(self) -> None:
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     def write(self, content: bytes) -> int:
-        self._held += content
+        self._buffer += content
         return len(content)
 
     def take(self) -> bytes:
-        content = bytes(self._held)
-        self._held.clear()
+        content = bytes(self._buffer)
+        self._buffer.clear()
         return content
 
 

@@ -72,13 +72,13 @@ def named_format(name: str) -> AudioFormat:
     Raises:
         UnsupportedFormat: no such name or combination.
     """
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         raise UnsupportedFormat(
             "output_format is a format, a rate in Hz and, where there is one, kbit/s: mp3_44100_128, pcm_16000, ulaw_8000",
             param="output_format",
         )
-    container, rate, kbps = found.groups()
+    container, rate, kbps = match.groups()
     try:
         return audio_format(container, int(rate), None if kbps is None else int(kbps))
     except UnsupportedFormat as error:

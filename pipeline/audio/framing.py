@@ -21,16 +21,16 @@ class Blocks(Generic[Sample]):
 
     def __init__(self, size: int, dtype: type[Sample]) -> None:
         self._size = size
-        self._held: NDArray[Sample] = np.zeros(0, dtype)
+        self._pending: NDArray[Sample] = np.zeros(0, dtype)
 
     def feed(self, samples: NDArray[Sample]) -> NDArray[Sample]:
         """Takes samples (m,), returns the whole blocks: (n, size), n may be 0."""
-        held = np.concatenate([self._held, samples])
-        whole = len(held) - len(held) % self._size
-        self._held = held[whole:].copy()  # not a view: it would keep all that was fed
-        return held[:whole].reshape(-1, self._size)
+        pending = np.concatenate([self._pending, samples])
+        whole = len(pending) - len(pending) % self._size
+        self._pending = pending[whole:].copy()  # not a view: it would keep all that was fed
+        return pending[:whole].reshape(-1, self._size)
 
     def rest(self) -> NDArray[Sample]:
         """Returns the remainder, fewer than `size` samples; nothing is held afterwards."""
-        rest, self._held = self._held, self._held[:0]
+        rest, self._pending = self._pending, self._pending[:0]
         return rest

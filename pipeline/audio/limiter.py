@@ -50,8 +50,8 @@ class Limiter:
         # Absolute places: `samples` ends with what was fed, `reductions` where the curve is known.
         self._samples = np.zeros(_HALF - 1, np.float32)
         self._reductions = np.zeros(2 * self._radius + self._hold, np.float32)
-        self._taken = 0
-        self._given = 0
+        self._samples_in = 0
+        self._samples_out = 0
 
     @property
     def look_ahead(self) -> int:
@@ -60,20 +60,20 @@ class Limiter:
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """Takes samples (m,), returns those that are final."""
-        self._taken += len(samples)
+        self._samples_in += len(samples)
         return self._advance(samples)
 
     def finish(self) -> NDArray[np.float32]:
         """Returns the samples that were still inside."""
-        left = self._taken - self._given
-        return self._advance(np.zeros(self.look_ahead + _BLOCK, np.float32))[:left]
+        remainder = self._samples_in - self._samples_out
+        return self._advance(np.zeros(self.look_ahead + _BLOCK, np.float32))[:remainder]
 
     def _advance(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         limited = [np.zeros(0, np.float32)]
         limited += [self._limit(block) for block in self._blocks.feed(samples)]
-        given = np.concatenate(limited)
-        self._given += len(given)
-        return given
+        output = np.concatenate(limited)
+        self._samples_out += len(output)
+        return output
 
     def _limit(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
         """Takes one more block; returns a block of final samples, fewer at the beginning."""
@@ -88,13 +88,13 @@ class Limiter:
             return np.zeros(0, np.float32)
         # `samples` also has the _HALF newest ones, whose curve is not known yet.
         first = len(self._samples) - _HALF - 2 * self._radius - count
-        given = self._samples[first : first + count]
+        output = self._samples[first : first + count]
         if self._reductions.any():
             greatest = _sliding_max(self._reductions, 2 * self._radius + self._hold + 1)
-            given = given * (1 - np.convolve(greatest, self._smooth, "valid"))
+            output = output * (1 - np.convolve(greatest, self._smooth, "valid"))
         self._reductions = self._reductions[count:]
         self._samples = self._samples[-(2 * self._radius + 2 * _HALF) :]
-        return given
+        return output
 
 
 def _curve_taps() -> NDArray[np.float32]:

@@ -55,26 +55,26 @@ class Resample:
         self._rate = rate
         self._from_rate = from_rate
         self._stream = soxr.ResampleStream(from_rate, rate, 1, dtype="float32", quality=_QUALITY)
-        self._taken = 0
-        self._given = 0
+        self._samples_in = 0
+        self._samples_out = 0
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """Takes samples (m,), returns those that are final."""
-        self._taken += len(samples)
+        self._samples_in += len(samples)
         return self._give(self._stream.resample_chunk(samples))
 
     def finish(self) -> NDArray[np.float32]:
         """Returns the samples that were still in the filter."""
         rest = self._give(self._stream.resample_chunk(np.zeros(0, np.float32), last=True))
         # soxr rounds the length in its own way: off by one sample at most.
-        missing = resampled_length(self._taken, self._rate, self._from_rate) - self._given
+        missing = resampled_length(self._samples_in, self._rate, self._from_rate) - self._samples_out
         return np.concatenate([rest, np.zeros(missing, np.float32)])
 
     def _give(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        due = resampled_length(self._taken, self._rate, self._from_rate) - self._given
-        given = samples[:due]
-        self._given += len(given)
-        return given
+        due = resampled_length(self._samples_in, self._rate, self._from_rate) - self._samples_out
+        output = samples[:due]
+        self._samples_out += len(output)
+        return output
 
 
 class Fade:
@@ -88,21 +88,21 @@ class Fade:
         assert length > 0
         self._rise = (0.5 - 0.5 * np.cos(np.pi * (np.arange(length) + 0.5) / length)).astype(np.float32)  # (length,)
         self._risen = 0  # samples of the rise that have been used
-        self._held = np.zeros(0, np.float32)
+        self._pending = np.zeros(0, np.float32)
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """Takes samples (m,), returns those that are not among the last `length`."""
         rise = self._rise[self._risen : self._risen + len(samples)]
         self._risen += len(rise)
-        held = np.concatenate([self._held, samples[: len(rise)] * rise, samples[len(rise) :]])
-        final = max(0, len(held) - len(self._rise))
-        self._held = held[final:]
-        return held[:final]
+        pending = np.concatenate([self._pending, samples[: len(rise)] * rise, samples[len(rise) :]])
+        final = max(0, len(pending) - len(self._rise))
+        self._pending = pending[final:]
+        return pending[:final]
 
     def finish(self) -> NDArray[np.float32]:
         """Returns the last samples, lowered."""
         fall = self._rise[::-1]
-        return self._held * fall[len(fall) - len(self._held) :]
+        return self._pending * fall[len(fall) - len(self._pending) :]
 
 
 class AudioStage(Protocol):
@@ -189,12 +189,12 @@ class PostProcessor:
 
         It is right while the segment lasts, and afterwards; of a quiet edge that was cut, only the beginning is known to it.
         """
-        joined, taken, speed = self._joined, self._stretched_in, self._speed
+        joined, fed, speed = self._joined, self._stretched_in, self._speed
         trim = next((stage for stage in self._segment_stages if isinstance(stage, Trim)), None)
 
         def of(samples: int) -> int:
             cut = 0 if trim is None else trim.start_samples
-            return self._in_reply(joined + round((taken + max(0, samples - cut)) / speed))
+            return self._in_reply(joined + round((fed + max(0, samples - cut)) / speed))
 
         return of
 
@@ -223,9 +223,9 @@ class PostProcessor:
         self._speed = speed
         self._stretch = Stretch(speed)
 
-    def _at(self, taken: int) -> int:
+    def _at(self, fed: int) -> int:
         """Returns the place in the reply of the sample after so many that the present stretch has taken."""
-        return self._in_reply(self._joined + round(taken / self._speed))
+        return self._in_reply(self._joined + round(fed / self._speed))
 
     def _in_reply(self, samples: int) -> int:
         rate = self._request.audio.sample_rate

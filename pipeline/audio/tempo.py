@@ -63,9 +63,9 @@ class Stretch:
         self._graph = None if speed == 1.0 else _build(speed, sample_rate)
         self._blocks = Blocks(_BLOCK, np.float32)
         self._ready = np.zeros(0, np.float32)  # stretched, not yet given
-        self._taken = 0  # samples of the caller
+        self._samples_in = 0  # samples of the caller
         self._pushed = 0  # samples in the graph
-        self._given = 0  # samples
+        self._samples_out = 0  # samples
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """Takes samples (m,), returns those that are final; often none, because the filter looks a few blocks ahead.
@@ -75,7 +75,7 @@ class Stretch:
         """
         if self._graph is None:
             return samples
-        self._taken += len(samples)
+        self._samples_in += len(samples)
         self._push(samples)
         return self._give()
 
@@ -89,8 +89,10 @@ class Stretch:
             return np.zeros(0, np.float32)
         self._push(np.zeros(_FLUSH + math.ceil(_FLUSH * self._speed), np.float32))
         rest = self._give()
-        if self._given != round(self._taken / self._speed):
-            raise AudioFault(f"the time-stretch returned {self._given} samples for {self._taken} at speed {self._speed:g}")
+        if self._samples_out != round(self._samples_in / self._speed):
+            raise AudioFault(
+                f"the time-stretch returned {self._samples_out} samples for {self._samples_in} at speed {self._speed:g}"
+            )
         return rest
 
     def _push(self, samples: NDArray[np.float32]) -> None:
@@ -106,10 +108,10 @@ class Stretch:
 
     def _give(self) -> NDArray[np.float32]:
         # At most as many as the input so far gives: the filter's own count is off by up to a window.
-        due = round(self._taken / self._speed) - self._given
-        given, self._ready = self._ready[:due], self._ready[due:]
-        self._given += len(given)
-        return given
+        due = round(self._samples_in / self._speed) - self._samples_out
+        output, self._ready = self._ready[:due], self._ready[due:]
+        self._samples_out += len(output)
+        return output
 
     def _frame(self, block: NDArray[np.float32]) -> AudioFrame:
         frame = AudioFrame.from_ndarray(block[None], format="flt", layout="mono")

@@ -42,7 +42,7 @@ class Trim:
         self._spoken = False
         self._end = end
         self._blocks = Blocks(FRAME, np.float32)
-        self._held: list[NDArray[np.float32]] = []  # frames that may be an edge
+        self._pending: list[NDArray[np.float32]] = []  # frames that may be an edge
         self._floor_dbfs = 0.0
         self._sounds = 0  # in a row
         self.start_samples = 0
@@ -57,10 +57,10 @@ class Trim:
     def finish(self) -> NDArray[np.float32]:
         """Ends the segment; returns what stays of its end. A segment without any speech is kept whole."""
         rest = self._blocks.rest()  # less than a frame: it is treated like the frame before it
-        if self._end and self._spoken and len(self._held) > _TAIL_FRAMES:
-            self.end_samples = (len(self._held) - _TAIL_FRAMES) * FRAME + len(rest)
-            return _joined(self._held[:_TAIL_FRAMES])
-        return _joined([*self._held, rest])
+        if self._end and self._spoken and len(self._pending) > _TAIL_FRAMES:
+            self.end_samples = (len(self._pending) - _TAIL_FRAMES) * FRAME + len(rest)
+            return _joined(self._pending[:_TAIL_FRAMES])
+        return _joined([*self._pending, rest])
 
     def _frame(self, frame: NDArray[np.float32]) -> list[NDArray[np.float32]]:
         """Takes one frame; returns the frames that are now known to stay."""
@@ -68,24 +68,24 @@ class Trim:
         self._floor_dbfs = min(self._floor_dbfs, level_dbfs)
         sound = level_dbfs > np.clip(self._floor_dbfs + _ABOVE_FLOOR_DB, _QUIET_DBFS, _SOUND_DBFS)
         self._sounds = self._sounds + 1 if sound else 0
-        self._held.append(frame)
+        self._pending.append(frame)
         if self._sounds >= _SPEECH_FRAMES:
             self._spoken = True
             if not self._begun:
                 self._begun = True
-                edge = max(0, len(self._held) - _SPEECH_FRAMES - _LEAD_FRAMES)
+                edge = max(0, len(self._pending) - _SPEECH_FRAMES - _LEAD_FRAMES)
                 self.start_samples = edge * FRAME
-                self._held = self._held[edge:]
+                self._pending = self._pending[edge:]
         elif not self._begun:
-            if len(self._held) < MAX_FRAMES:
+            if len(self._pending) < MAX_FRAMES:
                 return []
             self._begun = True
         elif self._end and self._spoken:
             # Quiet, or one sound alone: the end, or a pause between words.
-            if len(self._held) <= MAX_FRAMES:
+            if len(self._pending) <= MAX_FRAMES:
                 return []
-            return [self._held.pop(0)]
-        stays, self._held = self._held, []
+            return [self._pending.pop(0)]
+        stays, self._pending = self._pending, []
         return stays
 
 

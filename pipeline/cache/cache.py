@@ -49,11 +49,11 @@ class MemoryTier:
 
     def get(self, digest: str) -> bytes | None:
         """Returns an entry, now the most recently used one, or None."""
-        found = self._entries.get(digest)
-        if found is None:
+        entry = self._entries.get(digest)
+        if entry is None:
             return None
         self._entries.move_to_end(digest)
-        return found[1]
+        return entry[1]
 
     def put(self, entry_key: CacheEntryKey, content: bytes) -> None:
         """Stores an entry and evicts others as needed; one larger than the whole tier is not stored."""
@@ -73,9 +73,9 @@ class MemoryTier:
             self._drop(digest)
 
     def _drop(self, digest: str) -> None:
-        found = self._entries.pop(digest, None)
-        if found is not None:
-            self.bytes -= len(found[1]) + OVERHEAD
+        entry = self._entries.pop(digest, None)
+        if entry is not None:
+            self.bytes -= len(entry[1]) + OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +327,7 @@ class CodeCache:
         is_purged = entry_key.generations != self.generations.of(entry_key.tenant)
         if blocks[-1].fingerprint != entry_key.fingerprint or is_purged:
             return
-        content = pack(blocks, entry_key.kept)
+        content = pack(blocks, entry_key.payload)
         self._memory.put(entry_key, content)
         if self._shared is not None:
             self._shared.put(entry_key.tenant, entry_key.digest, content)

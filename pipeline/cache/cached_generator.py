@@ -19,16 +19,16 @@ from pipeline.types import CacheControl, CacheMode, CacheResult, Head, Prompt, S
 class CachedModel:
     """One model behind the cache."""
 
-    def __init__(self, generator: CodeGenerator, cache: CodeCache, *, kept: Kept, fingerprint: str | None = None) -> None:
+    def __init__(self, generator: CodeGenerator, cache: CodeCache, *, payload: Kept, fingerprint: str | None = None) -> None:
         """
         Args:
-            kept: what is stored of audio.
+            payload: what is stored of audio.
             fingerprint: the engine's; None: not known yet, so nothing is stored or found.
         """
         self.cache = cache
         self.fingerprint = fingerprint
         self.generator = generator
-        self._kept = kept
+        self._payload = payload
 
     def for_request(self, control: CacheControl) -> "CachedGenerator | None":
         """Returns the generator of one request; None: it does not use the cache.
@@ -47,7 +47,7 @@ class CachedModel:
         assert self.fingerprint is not None, "for_request() returns no generator before the fingerprint is known"
         generations = self.cache.generations.of(tenant)
         return entry_key_for(
-            prompt, sampling, fingerprint=self.fingerprint, tenant=tenant, generations=generations, kept=self._kept
+            prompt, sampling, fingerprint=self.fingerprint, tenant=tenant, generations=generations, payload=self._payload
         )
 
 

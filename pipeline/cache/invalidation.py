@@ -58,8 +58,8 @@ class PurgeGenerations:
         self._mirror.refresh()
 
     def _generation(self, record: str) -> int:
-        found = self._own.get(record) if self._mirror is None else self._mirror.get(record)
-        return found or 0
+        generation = self._own.get(record) if self._mirror is None else self._mirror.get(record)
+        return generation or 0
 
 
 def _record(tenant: str) -> str:

@@ -41,11 +41,11 @@ class CacheEntryKey:
     """purge generations of all tenants and of this one, at the time of the request"""
     fingerprint: str
     """the engine that generates the steps"""
-    kept: Kept
+    payload: Kept
 
 
 def entry_key_for(
-    prompt: Prompt, sampling: SamplingParams, *, fingerprint: str, tenant: str, generations: tuple[int, int], kept: Kept
+    prompt: Prompt, sampling: SamplingParams, *, fingerprint: str, tenant: str, generations: tuple[int, int], payload: Kept
 ) -> CacheEntryKey:
     """Returns the key of the steps of this prompt.
 
@@ -53,20 +53,20 @@ def entry_key_for(
         fingerprint: the weights, code and configuration of the engine; another fingerprint gives other steps.
         tenant: part of the key, so that the speed of a reply does not reveal another tenant's requests.
         generations: a purge changes them, and with them every key.
-        kept: of audio; of a text only its tokens are.
+        payload: what is stored of audio; of a text only its tokens are.
     """
-    kept = kept if prompt.head is Head.CODE else Kept.CODES
+    payload = payload if prompt.head is Head.CODE else Kept.CODES
     # The sizes of chunks decide when steps are decoded, and with windows the last bits of a sample.
-    scheduling = prompt.scheduling if kept is Kept.SAMPLES else SchedulingParams()
+    scheduling = prompt.scheduling if payload is Kept.SAMPLES else SchedulingParams()
     others = {
         "fingerprint": fingerprint,
         "tenant": tenant,
         "generations": generations,
-        "kept": kept,
+        "kept": payload,
         "skipped": scheduling.skipped_chunk_sizes,
         "latency": scheduling.latency,
     }
-    return CacheEntryKey(_digest(prompt, sampling, others), tenant, generations, fingerprint, kept)
+    return CacheEntryKey(_digest(prompt, sampling, others), tenant, generations, fingerprint, payload)
 
 
 def _digest(prompt: Prompt, sampling: SamplingParams, others: Mapping[str, object]) -> str:

@@ -55,8 +55,8 @@ class RedisTier:
 
     async def get(self, owner: str, key: str) -> bytes | None:
         """Returns an entry, or None."""
-        found = await self._ask(lambda: self._redis.get(_name(owner, key)))
-        return None if found is None else bytes(found)
+        entry = await self._ask(lambda: self._redis.get(_name(owner, key)))
+        return None if entry is None else bytes(entry)
 
     async def has(self, owner: str, key: str) -> bool:
         """True if the entry is there."""

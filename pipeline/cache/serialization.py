@@ -30,18 +30,18 @@ HEADER = struct.Struct("<4sIIHBBB")  # magic, checksum of the rest; steps, hidde
 CHECKED_FROM = 8  # bytes; the checksum covers everything from here on
 
 
-def pack(blocks: Sequence[StepBlock], kept: Kept) -> bytes:
+def pack(blocks: Sequence[StepBlock], payload: Kept) -> bytes:
     """Returns all blocks of a finished segment as bytes.
 
     Args:
-        kept: what is included beside the codes; without hidden states unpack() returns some of width 0.
+        payload: what is included beside the codes; without hidden states unpack() returns some of width 0.
     """
     codes = np.concatenate([block.codes for block in blocks])  # (n, 4) or (n, 1)
     finish = blocks[-1].finish
     assert finish is not None, "the last block has a finish reason"
-    width = blocks[0].hidden.shape[1] if kept is Kept.HIDDEN else 0
-    beside = b"".join(np.ascontiguousarray(one, "<f4").tobytes() for block in blocks for one in _beside(block, kept))
-    head = struct.pack("<IHBBB", len(codes), width, codes.shape[1], FINISHES.index(finish), KEPT.index(kept))
+    width = blocks[0].hidden.shape[1] if payload is Kept.HIDDEN else 0
+    beside = b"".join(np.ascontiguousarray(array, "<f4").tobytes() for block in blocks for array in _beside(block, payload))
+    head = struct.pack("<IHBBB", len(codes), width, codes.shape[1], FINISHES.index(finish), KEPT.index(payload))
     body = head + _packed(codes) + beside
     return MAGIC + struct.pack("<I", zlib.crc32(body)) + body
 
@@ -54,12 +54,12 @@ def unpack(content: bytes) -> StepBlock:
     """
     if len(content) < HEADER.size:
         raise ValueError(f"{len(content)} bytes are too few for a cache entry")
-    magic, checksum, steps, width, books, finish, kept = HEADER.unpack_from(content)
+    magic, checksum, steps, width, books, finish, payload = HEADER.unpack_from(content)
     if magic != MAGIC or checksum != zlib.crc32(memoryview(content)[CHECKED_FROM:]):
         raise ValueError("not a cache entry, or a damaged one")
     codes_end = HEADER.size + steps * _bytes_per_step(books)
     beside = np.frombuffer(content, "<f4", offset=codes_end).astype(np.float32, copy=False)
-    has_samples = KEPT[kept] is Kept.SAMPLES
+    has_samples = KEPT[payload] is Kept.SAMPLES
     return StepBlock(
         hidden=np.zeros((steps, 0), np.float32) if has_samples else beside.reshape(steps, width),
         codes=_unpacked(np.frombuffer(content, np.uint8, codes_end - HEADER.size, HEADER.size), steps, books),
@@ -69,11 +69,11 @@ def unpack(content: bytes) -> StepBlock:
     )
 
 
-def _beside(block: StepBlock, kept: Kept) -> tuple[NDArray[np.float32], ...]:
+def _beside(block: StepBlock, payload: Kept) -> tuple[NDArray[np.float32], ...]:
     """Returns what is stored of a block beside its codes."""
-    if kept is Kept.HIDDEN:
+    if payload is Kept.HIDDEN:
         return (block.hidden,)
-    return (block.samples,) if kept is Kept.SAMPLES and block.samples is not None else ()
+    return (block.samples,) if payload is Kept.SAMPLES and block.samples is not None else ()
 
 
 def _bytes_per_step(books: int) -> int:

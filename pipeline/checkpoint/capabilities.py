@@ -76,6 +76,6 @@ def read_capabilities(root: Path) -> Capabilities:
     try:
         return Capabilities.model_validate_json(read_verified(root, CAPABILITIES_FILE))
     except ValidationError as error:
-        mistakes = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'the file'}: {words_of(one)}" for one in error.errors())
+        mistakes = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'the file'}: {words_of(item)}" for item in error.errors())
         allowed = ", ".join(Capabilities.model_fields)
         raise CheckpointError(f"{root / CAPABILITIES_FILE}: {mistakes}; allowed are {allowed}") from error

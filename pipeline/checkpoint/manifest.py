@@ -84,15 +84,15 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _check_hash(root: Path, file: str, found: str, manifest: dict[str, str]) -> None:
+def _check_hash(root: Path, file: str, actual: str, manifest: dict[str, str]) -> None:
     path = root / file
     expected = manifest.get(file)
     if expected is None:
         raise CheckpointError(f"{path}: not listed in {MANIFEST_FILE}, so it cannot be verified; {_remedy(root)}")
-    if found != expected:
-        twin = next((other for other, digest in manifest.items() if digest == found), None)
+    if actual != expected:
+        twin = next((other for other, digest in manifest.items() if digest == actual), None)
         hint = f" (these are the bytes of {twin})" if twin else ""
-        raise CheckpointError(f"{path}: expected SHA-256 {expected}, found {found}{hint}; {_remedy(root)}")
+        raise CheckpointError(f"{path}: expected SHA-256 {expected}, found {actual}{hint}; {_remedy(root)}")
 
 
 def _remedy(root: Path) -> str:

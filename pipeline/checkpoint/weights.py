@@ -156,19 +156,19 @@ def open_checkpoint(root: Path) -> Checkpoint:
     return Checkpoint(root, spec)
 
 
-def check_shapes(found: Mapping[str, tuple[int, ...]], shapes: Shapes, path: Path) -> None:
+def check_shapes(actual: Mapping[str, tuple[int, ...]], shapes: Shapes, path: Path) -> None:
     """Compares the shapes in a file with the expected ones.
 
     Raises:
         CheckpointError: a tensor is missing or has another shape.
     """
-    missing = [name for name in shapes if name not in found]
+    missing = [name for name in shapes if name not in actual]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise CheckpointError(f"{path}: tensor {missing[0]}{more} is missing, expected shape {shapes[missing[0]]}: {REMEDY}")
     for name, shape in shapes.items():
-        if found[name] != shape:
-            raise CheckpointError(f"{path}: {name} has shape {found[name]}, expected {shape}: {REMEDY}")
+        if actual[name] != shape:
+            raise CheckpointError(f"{path}: {name} has shape {actual[name]}, expected {shape}: {REMEDY}")
 
 
 def _gpt_shapes(spec: GptSpec) -> Shapes:
@@ -247,11 +247,11 @@ def _conv_stack(shapes: Mapping[str, tuple[int, ...]], prefix: str, path: Path) 
     return ConvStack(inputs=inputs, bottleneck=bottleneck, hidden=hidden, outputs=outputs, layers=layers)
 
 
-def _shape(found: Mapping[str, tuple[int, ...]], name: str, axes: int, path: Path) -> tuple[int, ...]:
+def _shape(actual: Mapping[str, tuple[int, ...]], name: str, axes: int, path: Path) -> tuple[int, ...]:
     """Returns the shape of a tensor that defines dimensions, after checking its number of axes."""
-    if name not in found:
+    if name not in actual:
         raise CheckpointError(f"{path}: tensor {name} is missing: {REMEDY}")
-    shape = found[name]
+    shape = actual[name]
     if len(shape) != axes or 0 in shape:
         raise CheckpointError(f"{path}: {name} has shape {shape}, expected {axes} axes, none of them empty: {REMEDY}")
     return shape

@@ -123,14 +123,14 @@ class CpuRunner:
     def preempt(self, slot: int, length: int) -> PreemptedSlot:
         """Returns a copy of the slot's state and of the first `length` positions of its cache."""
         cached = tuple(array[:, slot, :, :length].copy() for array in self._cache)
-        return PreemptedSlot(cached, tuple(np.copy(array[slot]) for array in self._state.kept()))
+        return PreemptedSlot(cached, tuple(np.copy(array[slot]) for array in self._state.persistent()))
 
     def restore(self, slot: int, preempted: object) -> None:
         """Writes what `preempt` returned into any slot."""
         assert isinstance(preempted, PreemptedSlot)
-        for array, kept in zip(self._cache, preempted.cached, strict=True):
-            array[:, slot, :, : kept.shape[2]] = kept
-        for array, row in zip(self._state.kept(), preempted.state, strict=True):
+        for array, block in zip(self._cache, preempted.cached, strict=True):
+            array[:, slot, :, : block.shape[2]] = block
+        for array, row in zip(self._state.persistent(), preempted.state, strict=True):
             array[slot] = row
 
     def reset_slot(self, slot: int) -> None:

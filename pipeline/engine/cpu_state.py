@@ -53,7 +53,7 @@ class SlotState:
     ended: NDArray[np.bool_]  # (S,)
     broken: NDArray[np.bool_]  # (S,)
 
-    def kept(self) -> tuple[NDArray[Any], ...]:
+    def persistent(self) -> tuple[NDArray[Any], ...]:
         """Returns the arrays, one row per slot, that outlive a step: a preempted sequence takes its rows along."""
         return (
             *(self.temperature, self.dropped_mass, self.penalty, self.powers, self.top_k, self.min_steps, self.max_steps),

@@ -216,10 +216,10 @@ class GpuRunner:
         too_early = column(state.steps) < column(state.min_steps)
         eos = column(state.text_eos)
         logits = self._embedding.text_logits(state.hidden[:slots])
-        kept = filter_logits(logits, state.recent_text[:slots], params, eos=eos, eos_forbidden=too_early)
+        filtered = filter_logits(logits, state.recent_text[:slots], params, eos=eos, eos_forbidden=too_early)
         place = state.steps[:slots].long().clamp(max=self._config.max_steps - 1)
         uniforms = state.uniforms[:slots].gather(1, place[:, None, None].expand(-1, 1, CODEBOOKS))[:, 0, :1]
-        tokens = draw(kept, uniforms, state.text_noise, state.from_noise[:slots, None].bool())  # (S, 1)
+        tokens = draw(filtered, uniforms, state.text_noise, state.from_noise[:slots, None].bool())  # (S, 1)
         is_text = state.is_text[:slots, None].bool()
         state.tokens.copy_(torch.where(is_text, tokens.int(), state.tokens))
         state.ends.copy_(torch.where(is_text, (tokens == eos[:, :, 0]).int(), state.ends))
@@ -256,15 +256,17 @@ class GpuRunner:
         The stream copies after the slot's last round and before its next owner's prefill.
         """
         cached = tuple(self._fetch(tensor[:, slot, :, :length], tensor[:, slot]) for tensor in self._cache.tensors)
-        return PreemptedSlot(cached, tuple(self._fetch(row, row) for row in (tensor[slot] for tensor in self._state.kept())))
+        return PreemptedSlot(
+            cached, tuple(self._fetch(row, row) for row in (tensor[slot] for tensor in self._state.persistent()))
+        )
 
     @torch.inference_mode()
     def restore(self, slot: int, preempted: object) -> None:
         """Writes what `preempt` returned into any slot."""
         assert isinstance(preempted, PreemptedSlot)
-        for tensor, kept in zip(self._cache.tensors, preempted.cached, strict=True):
-            tensor[:, slot, :, : kept.shape[2]].copy_(kept, non_blocking=True)
-        for tensor, row in zip(self._state.kept(), preempted.state, strict=True):
+        for tensor, block in zip(self._cache.tensors, preempted.cached, strict=True):
+            tensor[:, slot, :, : block.shape[2]].copy_(block, non_blocking=True)
+        for tensor, row in zip(self._state.persistent(), preempted.state, strict=True):
             tensor[slot].copy_(row, non_blocking=True)
 
     def _fetch(self, values: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
@@ -272,9 +274,9 @@ class GpuRunner:
 
         The memory is as large as that of the whole slot, `most`: torch gives out again what `_pin` has pinned, by its size.
         """
-        kept = self._host_memory(most)[: values.numel()].view(values.shape)
-        kept.copy_(values, non_blocking=True)
-        return kept
+        target = self._host_memory(most)[: values.numel()].view(values.shape)
+        target.copy_(values, non_blocking=True)
+        return target
 
     def _host_memory(self, like: torch.Tensor) -> torch.Tensor:
         return torch.empty(like.numel(), dtype=like.dtype, pin_memory=self._is_cuda)
@@ -282,8 +284,8 @@ class GpuRunner:
     def _pin(self) -> None:
         """Pins the memory of every sequence that may be preempted: the first ones would stop everybody's rounds for it."""
         if self._is_cuda:
-            whole = [tensor[:, 0] for tensor in self._cache.tensors] + [tensor[0] for tensor in self._state.kept()]
-            pinned = [self._host_memory(each) for each in whole for _ in range(self._config.max_preempted)]
+            whole = [tensor[:, 0] for tensor in self._cache.tensors] + [tensor[0] for tensor in self._state.persistent()]
+            pinned = [self._host_memory(row) for row in whole for _ in range(self._config.max_preempted)]
             del pinned  # torch keeps it
 
     @torch.inference_mode()

@@ -24,7 +24,7 @@ class GpuState(SlotState):
     recent_text: torch.Tensor  # (S, 1, window) int64; T where nothing was drawn yet
     out_numbers: torch.Tensor  # out_tokens, out_emitted, ended and broken in one int32 tensor: the host reads them in one copy
 
-    def kept(self) -> tuple[torch.Tensor, ...]:
+    def persistent(self) -> tuple[torch.Tensor, ...]:
         """Returns the tensors, one row per slot, that outlive a step: a preempted sequence takes its rows along."""
         return (
             *(self.temperature, self.dropped_mass, self.penalty, self.top_k, self.min_steps, self.max_steps),

@@ -147,10 +147,10 @@ class EngineLoop:
                 # Before the buffers are looked at: a read that comes too late for the plan sees it, and notifies.
                 self._may_sleep = wait
                 plan = self._scheduler.next_plan(self._clock())
-                for sequence, error in plan.left:  # all before anything may raise: the scheduler knows them no more
+                for sequence, error in plan.removed:  # all before anything may raise: the scheduler knows them no more
                     if error is not None:
                         sequence.stream.put(error)
-                for sequence, error in plan.left:
+                for sequence, error in plan.removed:
                     self._observer.wasted(sequence.steps, _why_wasted(error))
                 if plan.decode or plan.fills_slots or not wait:
                     self._may_sleep = False

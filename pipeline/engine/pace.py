@@ -77,13 +77,13 @@ class Pace:
         if self._slowest is None or not self._times:
             return self._slots
         fixed, slope = self._line()
-        each = slope + self._prefills / self._rows
+        per_row = slope + self._prefills / self._rows
         longest_s = self._slowest / STEPS_PER_SECOND  # of a step
-        if fixed + each > longest_s:
+        if fixed + per_row > longest_s:
             return 0
-        if not each:
+        if not per_row:
             return self._slots
-        return min(self._slots, max(1, math.floor((longest_s / longer - fixed) / each)))
+        return min(self._slots, max(1, math.floor((longest_s / longer - fixed) / per_row)))
 
     def step_s(self, rows: int) -> float:
         """Returns how long a step of so many rows takes [s]; 0 before the first round."""

@@ -19,13 +19,11 @@ import numpy as np
 from pipeline.config import EngineConfig
 from pipeline.engine.pace import Pace
 from pipeline.engine.sequence import Sequence
-from pipeline.engine.turns import SlotCounts, next_turn, num_decoding
+from pipeline.engine.turns import BULK, SlotCounts, next_turn, num_decoding
 from pipeline.engine.waiting_queue import WaitQueue
 from pipeline.errors import DeadlineUnmeetable
 from pipeline.spec import STEPS_PER_SECOND
-from pipeline.types import Lane
 
-BULK = Lane.BULK
 IDLE = -1
 RESERVE = 1.25  # steps are assumed to take this many times longer than at present
 
@@ -99,7 +97,7 @@ class Playback:
         self._times: list[float] = []
         self._paces: list[float] = []
         # Promised sequences that decode or have ended, each with the round after which its first audio is there.
-        self._heard: dict[Sequence, int] = {}
+        self._audible_at: dict[Sequence, int] = {}
         self._last_heard = 0
         self._rows = self._foresee([*running, *queue, newcomer] if newcomer else [*running, *queue])
         self._unheard = sum(row.unheard > 0 for row in self._rows.values())  # of those promised, the ones that do not decode
@@ -129,12 +127,12 @@ class Playback:
                 end, _, row = heapq.heappop(ends)
                 if row.end == end:
                     self._end(row)
-        numbers = np.array([*self._heard.values()], int)
+        numbers = np.array([*self._audible_at.values()], int)
         change = np.searchsorted(self._changes, numbers) - 1
         times = np.array(self._times)[change] + (numbers - np.array(self._changes, int)[change]) * np.array(self._paces)[change]
         return {
             sequence: time
-            for (sequence, number), time in zip(self._heard.items(), times.tolist(), strict=True)
+            for (sequence, number), time in zip(self._audible_at.items(), times.tolist(), strict=True)
             if number <= self._round
         }
 
@@ -204,7 +202,7 @@ class Playback:
         self._started += 1
         heapq.heappush(self._ends, (end, self._started, row))
         if row.unheard:
-            self._heard[row.sequence] = number = self._round + row.unheard
+            self._audible_at[row.sequence] = number = self._round + row.unheard
             self._unheard -= 1
             if number > self._last_heard:
                 self._last_heard = number
@@ -215,7 +213,7 @@ class Playback:
         self._decoding -= 1
         row.rounds -= decoded
         if row.unheard > decoded:
-            del self._heard[row.sequence]
+            del self._audible_at[row.sequence]
             self._unheard += 1
         row.unheard = max(0, row.unheard - decoded)
 
@@ -230,14 +228,14 @@ class Playback:
     def _foresee(self, sequences: list[Sequence]) -> dict[Sequence, _Row]:
         """Returns the row of each sequence, as if it got a slot in the first round."""
         config = self._config
-        made = np.array([sequence.steps for sequence in sequences])
-        left = self._queue.longest(sequences) - made
-        rounds = np.maximum(1, np.ceil(left / config.steps_per_round)) + self._rounds_ahead
+        steps = np.array([sequence.steps for sequence in sequences])
+        remaining = self._queue.longest(sequences) - steps
+        rounds = np.maximum(1, np.ceil(remaining / config.steps_per_round)) + self._rounds_ahead
         is_paused = np.array([sequence.paused_since is not None for sequence in sequences])  # they go on as their readers do
-        read_s = left[is_paused] / STEPS_PER_SECOND
+        read_s = remaining[is_paused] / STEPS_PER_SECOND
         rounds[is_paused] = np.maximum(rounds[is_paused], np.ceil(read_s / self._durations[1]))
         first = np.array([sequence.prompt.scheduling.first_steps if is_promised(sequence) else 0 for sequence in sequences])
-        unheard = np.clip(np.ceil(np.minimum(first - made, left) / config.steps_per_round), 1, rounds) * (first > 0)
+        unheard = np.clip(np.ceil(np.minimum(first - steps, remaining) / config.steps_per_round), 1, rounds) * (first > 0)
         rows = zip(sequences, rounds.astype(int).tolist(), unheard.astype(int).tolist(), strict=True)
         return {sequence: _Row(sequence, rounds, unheard) for sequence, rounds, unheard in rows}
 
@@ -273,9 +271,9 @@ def due_of(sequence: Sequence) -> float:
     return sequence.promised_at
 
 
-def _refuse(what: str, late_s: float) -> NoReturn:
+def _refuse(subject: str, late_s: float) -> NoReturn:
     raise DeadlineUnmeetable(
-        f"{what} would be {late_s:.1f} s later than promised (deadline_ms, or the lane's deadline); "
+        f"{subject} would be {late_s:.1f} s later than promised (deadline_ms, or the lane's deadline); "
         f"try again in {late_s:.1f} s, or in a lane with a later one",
         retry_after_s=max(late_s, 0.1),
     )

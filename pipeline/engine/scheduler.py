@@ -52,7 +52,7 @@ class Plan:
     """every decoding slot is below this"""
     extent_positions: int
     """every position a decoding slot reads is below this"""
-    left: tuple[tuple[Sequence, SynthesisError | None], ...]
+    removed: tuple[tuple[Sequence, SynthesisError | None], ...]
     """sequences removed before this round, each with the error that ended it; None if it was cancelled"""
 
     @property
@@ -192,7 +192,7 @@ class Scheduler:
         self._plans += 1
         self._slots.free_cooled(self._plans - self.rounds_ahead - 1)
         could = {sequence for sequence in self._running() if self._has_room(sequence, now)}
-        left = self._remove_ended(now)
+        removed = self._remove_ended(now)
         prefill, preempt, restore = self._assign_slots()
         could.update(sequence for sequence in (*prefill, *restore) if self._has_room(sequence, now))
         decode = self._choose_rows(could, now)
@@ -208,7 +208,7 @@ class Scheduler:
             decode=decode,
             extent_slots=max((slot_of(sequence) for sequence in decode), default=-1) + 1,
             extent_positions=min(_round_up(reach, EXTENT_BUCKET), self._config.positions),
-            left=left,
+            removed=removed,
         )
 
     def holds(self, sequence: Sequence) -> bool:
@@ -318,15 +318,15 @@ class Scheduler:
 
     def _remove_ended(self, now: float) -> tuple[tuple[Sequence, SynthesisError | None], ...]:
         """Removes the cancelled, late and stalled sequences; returns each with its error."""
-        left = [(sequence, self._why_ended(sequence, now)) for sequence in self._all() if self._has_ended(sequence, now)]
-        gone = {id(sequence) for sequence, _ in left}
+        removed = [(sequence, self._why_ended(sequence, now)) for sequence in self._all() if self._has_ended(sequence, now)]
+        gone = {id(sequence) for sequence, _ in removed}
         if gone:
             self.queue.leave(gone)
-        for sequence, _ in left:
+        for sequence, _ in removed:
             if sequence.slot is not None:
                 self._slots.vacate(sequence, cools=self._is_in_flight(sequence))
                 self.queue.settle(sequence)
-        return tuple(left)
+        return tuple(removed)
 
     def _has_ended(self, sequence: Sequence, now: float) -> bool:
         return sequence.cancelled or now >= sequence.deadline or self._is_stalled(sequence, now)
@@ -382,7 +382,7 @@ class Scheduler:
             if not is_restored:
                 prefill.append(sequence)
         self.queue.serve({id(sequence) for sequence in placed})
-        return tuple(prefill), tuple(preempted), tuple(each for each in placed if each.preempted_state is not None)
+        return tuple(prefill), tuple(preempted), tuple(sequence for sequence in placed if sequence.preempted_state is not None)
 
     def _may_preempt(self, victim: Sequence) -> bool:
         """Returns True if no round of the victim is in flight; else it decodes no more, and a later plan preempts it."""

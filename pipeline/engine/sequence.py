@@ -154,14 +154,14 @@ class Sequence:
         """Puts the steps held back into the stream if they fill a block, or if the sequence ends with `finish`."""
         if self.steps < self._due and finish is None:
             return
-        held = len(self._codes)
+        count = len(self._codes)
         self._due = next(stop for stop in self._stops if stop > self.steps)
         block = StepBlock(
-            hidden=np.array(self._hidden, np.float32).reshape(held, self.width),
-            codes=np.array(self._codes, np.int64).reshape(held, self.books),
-            first_step=self.steps - held,
+            hidden=np.array(self._hidden, np.float32).reshape(count, self.width),
+            codes=np.array(self._codes, np.int64).reshape(count, self.books),
+            first_step=self.steps - count,
             finish=finish,
-            admission=self._admission() if held == self.steps else None,
+            admission=self._admission() if count == self.steps else None,
         )
         self._hidden.clear()
         self._codes.clear()

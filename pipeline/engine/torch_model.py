@@ -125,16 +125,16 @@ class TorchModel:
         logits = self._embedding.code_logits(state.hidden)[used]
         # A TEXT slot's end may lie beyond the codes; its row is overwritten below.
         eos = state.eos[used].clamp(max=self._embedding.code_vocab - 1).expand(-1, CODEBOOKS, 1)
-        kept = filter_logits(logits, state.recent_codes[used], params, eos=eos, eos_forbidden=too_early)
-        tokens = draw(kept, uniforms, state.code_noise[used], from_noise)
+        filtered = filter_logits(logits, state.recent_codes[used], params, eos=eos, eos_forbidden=too_early)
+        tokens = draw(filtered, uniforms, state.code_noise[used], from_noise)
         is_eos = (tokens == eos[:, :, 0]).any(1)
         finite = logits.isfinite().flatten(1).all(1)
         if not with_text:
             return tokens, is_eos, finite
         is_text, eos = state.is_text[used], state.eos[used]
         logits = self._embedding.text_logits(state.hidden)[used]
-        kept = filter_logits(logits, state.recent_text[used], params, eos=eos, eos_forbidden=too_early)
-        text = draw(kept, uniforms[:, :1], state.text_noise[used], from_noise)  # (U, 1)
+        filtered = filter_logits(logits, state.recent_text[used], params, eos=eos, eos_forbidden=too_early)
+        text = draw(filtered, uniforms[:, :1], state.text_noise[used], from_noise)  # (U, 1)
         tokens = torch.where(is_text[:, None], text, tokens)
         is_eos = torch.where(is_text, (text == eos[:, :, 0]).any(1), is_eos)
         return tokens, is_eos, torch.where(is_text, logits.isfinite().flatten(1).all(1), finite)

@@ -64,10 +64,10 @@ class WaitQueue:
     def longest(self, sequences: list[Sequence]) -> NDArray[np.float64]:
         """Returns after how many steps each will almost certainly have ended; one that outlived that is half-way: (n,)."""
         counts = [(sequence.steps, sequence.max_steps, sequence.sampling.min_steps) for sequence in sequences]
-        made, most, least = np.array(counts, np.float64).reshape(-1, 3).T
+        current, most, least = np.array(counts, np.float64).reshape(-1, 3).T
         share = self._share.value + DEVIATIONS * self._deviation.value
         steps = np.maximum(least, share * most)
-        steps = np.where(made >= steps, (made + most) / 2, steps)
+        steps = np.where(current >= steps, (current + most) / 2, steps)
         longest: NDArray[np.float64] = np.minimum(most, steps + 1)  # the end is drawn in a step of its own
         return longest
 
@@ -98,9 +98,9 @@ class WaitQueue:
 
     def leave(self, gone: set[int]) -> None:
         """Removes the sequences with these ids, which get no slot; the steps that were not made are given back."""
-        left = [sequence for sequence in self._waiting if id(sequence) in gone]
+        leaving = [sequence for sequence in self._waiting if id(sequence) in gone]
         self._waiting = [sequence for sequence in self._waiting if id(sequence) not in gone]
-        for sequence in sorted(left, key=lambda each: each.virtual_start, reverse=True):
+        for sequence in sorted(leaving, key=lambda entry: entry.virtual_start, reverse=True):
             self._advance_siblings(sequence)
             self.settle(sequence)
         self._remove(gone)
@@ -125,19 +125,19 @@ class WaitQueue:
     def place(self, sequence: Sequence) -> None:
         """Sets the rank and the virtual start of a sequence that would join now: behind those of its tenant."""
         lane, tenant = sequence.lane, sequence.tenant
-        siblings = (each.virtual_start for each in self._waiting if each.lane is lane and each.tenant == tenant)
+        siblings = (sibling.virtual_start for sibling in self._waiting if sibling.lane is lane and sibling.tenant == tenant)
         sequence.virtual_start = max(self._served[lane], self._ends.get((lane, tenant), 0.0), max(siblings, default=0.0))
         sequence.rank = sequence.submitted_at + self._patience[lane]
 
     def _advance_siblings(self, gone: Sequence) -> None:
         """Moves those that a tenant has put behind a sequence which got no slot forward, though past no promised sequence."""
         earliest = max(self._served[gone.lane], gone.virtual_start)
-        lane = (each for each in self._waiting if each.lane is gone.lane)
-        for each in sorted(lane, key=lambda each: each.virtual_start):
-            if each.tenant == gone.tenant and each.virtual_start >= gone.virtual_start and each.preempted_state is None:
-                each.virtual_start = max(earliest, each.virtual_start - gone.charged + gone.steps)
-            if each.promised_at is not None:
-                earliest = max(earliest, each.virtual_start)
+        lane = (sibling for sibling in self._waiting if sibling.lane is gone.lane)
+        for other in sorted(lane, key=lambda entry: entry.virtual_start):
+            if other.tenant == gone.tenant and other.virtual_start >= gone.virtual_start and other.preempted_state is None:
+                other.virtual_start = max(earliest, other.virtual_start - gone.charged + gone.steps)
+            if other.promised_at is not None:
+                earliest = max(earliest, other.virtual_start)
 
     def _remove(self, gone: set[int]) -> None:
         self._waiting = [sequence for sequence in self._waiting if id(sequence) not in gone]

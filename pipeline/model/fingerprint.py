@@ -64,13 +64,13 @@ def native_form(source: Path) -> str | None:
 
 def _code(sources: Iterable[str]) -> list[tuple[str, str]]:
     folders = [PIPELINE / name for name in sources]
-    found = [
+    files = [
         source
         for folder in folders
         for source in ([folder] if folder.is_file() else folder.rglob("*"))
         if source.suffix in CODE
     ]
-    return [(str(source.relative_to(PIPELINE)), file_sha256(source)) for source in sorted(found)]
+    return [(str(source.relative_to(PIPELINE)), file_sha256(source)) for source in sorted(files)]
 
 
 def _for_native() -> tuple[str, ...]:

@@ -188,15 +188,15 @@ class Gpt:
             q, k, v = self._project(layer, x, cos, sin)  # each (S, heads, head_dim)
             keys.write(place, k)
             values.write(place, v)
-            seen = F.scaled_dot_product_attention(
+            attention = F.scaled_dot_product_attention(
                 q[: extent.slots].unsqueeze(2),
                 keys.read(extent, self._dtype),
                 values.read(extent, self._dtype),
                 attn_mask=mask,
             )
             if extent.slots < len(x):
-                seen = torch.cat([seen, seen.new_zeros((len(x) - extent.slots, *seen.shape[1:]))])
-            x = self._finish_layer(layer, x, seen.reshape(len(x), -1))
+                attention = torch.cat([attention, attention.new_zeros((len(x) - extent.slots, *attention.shape[1:]))])
+            x = self._finish_layer(layer, x, attention.reshape(len(x), -1))
         return self._norm(x, self._weights.final_norm)
 
     def prefill(self, x: torch.Tensor, slots: torch.Tensor, last: torch.Tensor, cache: KeysValues) -> torch.Tensor:
@@ -222,8 +222,8 @@ class Gpt:
             )
             keys.write(place, k)
             values.write(place, v)
-            seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = self._finish_layer(layer, x, seen.transpose(1, 2).reshape(rows * length, -1))
+            attention = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = self._finish_layer(layer, x, attention.transpose(1, 2).reshape(rows * length, -1))
         ends = torch.arange(rows, device=x.device) * length + last
         return self._norm(x[ends], self._weights.final_norm)
 
@@ -237,8 +237,8 @@ class Gpt:
         turned = (turned * cos + turned.roll(head_dim // 2, -1) * sin).to(self._dtype)
         return turned[:, :heads], turned[:, heads:], qkv[:, 2 * heads :]
 
-    def _finish_layer(self, layer: LayerWeights, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-        x = x + layer.attention_out(seen)
+    def _finish_layer(self, layer: LayerWeights, x: torch.Tensor, attention: torch.Tensor) -> torch.Tensor:
+        x = x + layer.attention_out(attention)
         gate, up = layer.gate_up(self._norm(x, layer.mlp_norm).to(self._dtype)).chunk(2, dim=-1)
         return x + layer.down(F.silu(gate) * up)
 

@@ -17,11 +17,11 @@ memory, Python without room for a thread's stack"""
 
 
 @contextmanager
-def named_out_of_memory(what: str, do: str) -> Iterator[None]:
+def named_out_of_memory(subject: str, do: str) -> Iterator[None]:
     """Replaces out-of-memory errors inside the block by one that says what did not fit and what to do.
 
     Args:
-        what: the thing that is loaded.
+        subject: the thing that is loaded.
         do: the advice.
 
     Raises:
@@ -33,7 +33,7 @@ def named_out_of_memory(what: str, do: str) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         reason = str(error) or type(error).__name__
-        raise OutOfMemory(f"{what} does not fit into the memory this process may have ({reason}): {do}") from error
+        raise OutOfMemory(f"{subject} does not fit into the memory this process may have ({reason}): {do}") from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

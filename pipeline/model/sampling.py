@@ -58,9 +58,9 @@ def filter_logits(
     k = params.top_k.clamp(MIN_TOKENS_TO_KEEP, vocab).expand(*ordered.shape[:2], 1)
     threshold = ordered.gather(-1, vocab - k)
     ordered = ordered.masked_fill(ordered < threshold, float("-inf"))
-    kept = torch.empty_like(ordered).scatter_(-1, order, ordered)
-    forbidden = torch.zeros_like(kept, dtype=torch.bool).scatter_(-1, eos, eos_forbidden.expand(eos.shape))
-    return kept.masked_fill(forbidden, float("-inf"))
+    filtered = torch.empty_like(ordered).scatter_(-1, order, ordered)
+    forbidden = torch.zeros_like(filtered, dtype=torch.bool).scatter_(-1, eos, eos_forbidden.expand(eos.shape))
+    return filtered.masked_fill(forbidden, float("-inf"))
 
 
 def draw(logits: torch.Tensor, uniforms: torch.Tensor, noise: torch.Tensor, from_noise: torch.Tensor) -> torch.Tensor:

@@ -87,8 +87,8 @@ class PromptAttention:
                     scores[index, head] = q[head] @ k[head, : fed.prompt_length].T * np.float32(head_dim**-0.5)
             if index + 1 < len(self._layers):
                 logits = q @ k.transpose(0, 2, 1) * np.float32(head_dim**-0.5)
-                seen = _softmax(np.where(unseen, np.float32(-np.inf), logits)) @ v
-                x = x + seen.transpose(1, 0, 2).reshape(len(x), -1) @ layer.attention_out
+                attention = _softmax(np.where(unseen, np.float32(-np.inf), logits)) @ v
+                x = x + attention.transpose(1, 0, 2).reshape(len(x), -1) @ layer.attention_out
                 gate, up = np.split(self._norm(x, layer.mlp_norm) @ layer.gate_up, 2, axis=1)
                 x = x + (_silu(gate) * up) @ layer.down
         fed.positions = stop

@@ -133,8 +133,8 @@ def best_instructions() -> Instructions:
     Raises:
         NativeUnavailable: it has none that native code is written for.
     """
-    for found in usable():
-        return found
+    for instructions in usable():
+        return instructions
     raise NativeUnavailable("it needs Linux on x86-64 with AVX-512 or AVX2, or on aarch64")
 
 
@@ -149,29 +149,29 @@ def _secure(folder: Path) -> None:
         NativeUnavailable: it belongs to another user, or others may write to it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    found = folder.stat()
-    if found.st_uid == os.geteuid() and found.st_mode & WRITABLE_BY_OTHERS:
-        folder.chmod(stat.S_IMODE(found.st_mode) & ~WRITABLE_BY_OTHERS)
-        found = folder.stat()
-    if not _is_ours(found):
+    status = folder.stat()
+    if status.st_uid == os.geteuid() and status.st_mode & WRITABLE_BY_OTHERS:
+        folder.chmod(stat.S_IMODE(status.st_mode) & ~WRITABLE_BY_OTHERS)
+        status = folder.stat()
+    if not _is_ours(status):
         raise NativeUnavailable(
             f"{folder} belongs to another user or others may write to it, and code is loaded from there: make it this user's "
             "own (chown, chmod go-w), or set CHATTTS_HOME to another folder"
         )
 
 
-def _is_ours(found: os.stat_result) -> bool:
+def _is_ours(status: os.stat_result) -> bool:
     """True if only this user or root can have written it."""
-    return found.st_uid in (os.geteuid(), ROOT) and not found.st_mode & WRITABLE_BY_OTHERS
+    return status.st_uid in (os.geteuid(), ROOT) and not status.st_mode & WRITABLE_BY_OTHERS
 
 
 def _is_whole(built: Path) -> bool:
     """True if the library is there and undamaged."""
     try:
-        content, found = built.read_bytes(), built.stat()
+        content, status = built.read_bytes(), built.stat()
     except FileNotFoundError:
         return False
-    return _is_ours(found) and hashlib.sha256(content[:-DIGEST_BYTES]).digest() == content[-DIGEST_BYTES:]
+    return _is_ours(status) and hashlib.sha256(content[:-DIGEST_BYTES]).digest() == content[-DIGEST_BYTES:]
 
 
 def _compile(source: Path, flags: tuple[str, ...]) -> bytes:

@@ -62,16 +62,16 @@ def usable() -> tuple[Instructions, ...]:
     Raises:
         ConfigError: CHATTTS_INSTRUCTIONS names no set of instructions.
     """
-    found = _of_machine()
+    sets = _of_machine()
     best = os.environ.get(VARIABLE, "")
     if not best:
-        return found
+        return sets
     if best == NONE:
         return ()
-    names = [str(one) for one in Instructions]
+    names = [str(instructions) for instructions in Instructions]
     if best not in names:
         raise ConfigError(f"{VARIABLE} is {best!r}; it may be {', '.join(names)} or {NONE}: the best set that native code uses")
-    return tuple(one for one in found if names.index(one) >= names.index(best))
+    return tuple(instructions for instructions in sets if names.index(instructions) >= names.index(best))
 
 
 def _of_machine() -> tuple[Instructions, ...]:
@@ -81,18 +81,18 @@ def _of_machine() -> tuple[Instructions, ...]:
         return (Instructions.NEON,)
     if platform.machine() != "x86_64":
         return ()
-    flags, found = processor_flags(), []
+    flags, sets = processor_flags(), []
     if flags >= AMX_FLAGS and _tiles_permitted():
-        found.append(Instructions.AMX)
+        sets.append(Instructions.AMX)
     if flags >= AVX512_FLAGS | {"avx512_vnni"}:
-        found.append(Instructions.AVX512_VNNI)
+        sets.append(Instructions.AVX512_VNNI)
     if flags >= AVX512_FLAGS:
-        found.append(Instructions.AVX512)
+        sets.append(Instructions.AVX512)
     if flags >= AVX2_FLAGS | {"avx_vnni"}:
-        found.append(Instructions.AVX_VNNI)
+        sets.append(Instructions.AVX_VNNI)
     if flags >= AVX2_FLAGS:
-        found.append(Instructions.AVX2)
-    return tuple(found)
+        sets.append(Instructions.AVX2)
+    return tuple(sets)
 
 
 @cache

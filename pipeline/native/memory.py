@@ -82,6 +82,6 @@ class Arena:
 
     def keep(self, array: NDArray[Any]) -> NDArray[Any]:
         """Returns a copy of an array in this memory."""
-        kept = self.zeros(*array.shape, dtype=array.dtype)
-        kept[...] = array
-        return kept
+        copy = self.zeros(*array.shape, dtype=array.dtype)
+        copy[...] = array
+        return copy

@@ -14,8 +14,8 @@ TOPOLOGY = Path("/sys/devices/system/cpu")
 def default_threads() -> int:
     """Returns the number of cores that this process may use, or OMP_NUM_THREADS, which Ray sets, if that is fewer."""
     cores = len(_cores())
-    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return min(int(given), cores) if given.isdigit() and int(given) > 0 else cores
+    setting = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return min(int(setting), cores) if setting.isdigit() and int(setting) > 0 else cores
 
 
 def _cores(topology: Path = TOPOLOGY) -> set[str]:

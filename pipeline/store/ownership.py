@@ -44,11 +44,11 @@ class Share:
     size: int
     """bytes of all of them"""
 
-    def check(self, writer: Writer, kept: Iterable[tuple[str, int]], size: int) -> None:
+    def check(self, writer: Writer, holdings: Iterable[tuple[str, int]], size: int) -> None:
         """Checks that another record has room.
 
         Args:
-            kept: owner and bytes of every other record of the kind.
+            holdings: owner and bytes of every other record of the kind.
             size: of the new one [bytes].
 
         Raises:
@@ -56,7 +56,7 @@ class Share:
         """
         if writer.is_operator:
             return
-        own = [held for owner, held in kept if owner == writer.id]
+        own = [record_size for owner, record_size in holdings if owner == writer.id]
         if len(own) >= self.records or sum(own) + size > self.size:
             raise ShareUsedUp(
                 f"one key may keep {self.records} {self.kind} of {self.size >> 10} KiB together; yours are {len(own)} of "

@@ -15,11 +15,11 @@ from pipeline.store.threads import ask_store
 LOG = logging.getLogger("ray.serve.chattts")
 
 
-async def follow(what: str, refresh: Callable[[], object], each_s: float, problems: dict[str, str] | None = None) -> None:
+async def follow(subject: str, refresh: Callable[[], object], each_s: float, problems: dict[str, str] | None = None) -> None:
     """Calls `refresh` again and again. An unavailable store is logged once, and so is a defect.
 
     Args:
-        what: the name of the records, for the log.
+        subject: the name of the records, for the log.
         problems: by the name of the records, why they cannot be refreshed now, for clients; kept up to date here.
     """
     problems = {} if problems is None else problems
@@ -28,15 +28,15 @@ async def follow(what: str, refresh: Callable[[], object], each_s: float, proble
         try:
             await ask_store(refresh)
             if reason:
-                LOG.info("%s: the store is back", what)
+                LOG.info("%s: the store is back", subject)
             reason = ""
-            problems.pop(what, None)
+            problems.pop(subject, None)
         except StoreUnavailable as error:
             if not reason:
-                LOG.warning("%s: %s; what is known so far goes on working", what, error)
-            reason = problems[what] = error.message
+                LOG.warning("%s: %s; what is known so far goes on working", subject, error)
+            reason = problems[subject] = error.message
         except Exception as defect:
             if reason != (reason := f"a defect ({type(defect).__name__}); the log has it"):
-                LOG.exception("%s: could not be refreshed", what)
-            problems[what] = reason
+                LOG.exception("%s: could not be refreshed", subject)
+            problems[subject] = reason
         await asyncio.sleep(each_s)

@@ -166,20 +166,20 @@ class RedisLink:
         """
         if self.is_away and not is_probe:
             return None
-        asked = asyncio.ensure_future(question())
+        task = asyncio.ensure_future(question())
         connections = self._connections
-        self._late.add(asked)
-        asked.add_done_callback(self._late.discard)
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
         try:
-            done, _ = await asyncio.wait((asked,), timeout=timeout_s)
+            done, _ = await asyncio.wait((task,), timeout=timeout_s)
         finally:
-            if not asked.done():
-                asked.add_done_callback(lambda late: self._came_late(late, connections))
+            if not task.done():
+                task.add_done_callback(lambda late: self._came_late(late, connections))
         if not done:
             self._failed(Trouble(SILENCE), stands_alone=False)
             return None
         try:
-            answer = asked.result()
+            answer = task.result()
         except Exception as error:
             trouble = trouble_of(error)
             if trouble is None:

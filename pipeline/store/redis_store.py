@@ -84,32 +84,32 @@ class RedisStore:
     def get(self, namespace: str, key: str) -> tuple[int, bytes] | None:
         """Returns the newest version and its value; None when the key is not there."""
         check_address(namespace, key)
-        done, *found = self._run(self._get, namespace, [key])
-        return (int(found[0]), bytes(found[1])) if done else None
+        done, *entry = self._run(self._get, namespace, [key])
+        return (int(entry[0]), bytes(entry[1])) if done else None
 
     def changes(self, namespace: str, since: str = START) -> Changes:
         """Returns every key that changed since a position, read page by page; each as it was at one moment of the call."""
         epoch, revision, nonce = [*since.split(":"), "", ""][:3]
         where: list[Any] = [revision or 0, "", 0]
         hidden, is_whole, is_set_back = 0, False, False
-        found: dict[str, dict[int, bytes]] = {}
+        by_key: dict[str, dict[int, bytes]] = {}
         while where[0] != -1:
             values = [epoch, revision or 0, nonce, *where, hidden, PAGE_BYTES, PAGE_KEYS]
             _, *answer, entries = self._run(self._page, namespace, values)
             epoch, nonce = answer[0].decode(), answer[2].decode()
             revision, state, goes_on_with = answer[1], answer[3], where[1]
             if state:
-                found.clear()
+                by_key.clear()
                 hidden, is_whole, is_set_back = revision, True, is_set_back or state > 1
             for name, score, *versions in entries:
                 key = name.decode()
                 if score != goes_on_with or state:
-                    found.pop(key, None)
-                found.setdefault(key, {}).update(_pairs(versions))
+                    by_key.pop(key, None)
+                by_key.setdefault(key, {}).update(_pairs(versions))
             where = list(answer[4:])
         if is_set_back:
             note_set_back(self, namespace)
-        keys = tuple(Entry(key, tuple(versions.items())) for key, versions in found.items() if versions or not is_whole)
+        keys = tuple(Entry(key, tuple(versions.items())) for key, versions in by_key.items() if versions or not is_whole)
         return Changes(f"{epoch}:{revision}:{nonce}", keys, is_whole=is_whole, is_set_back=is_set_back)
 
     def probe(self) -> None:

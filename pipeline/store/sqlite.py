@@ -152,8 +152,8 @@ class SqliteStore:
         check_address(namespace, key)
         newest = "SELECT version, value FROM versions WHERE namespace = ? AND key = ? ORDER BY version DESC LIMIT 1"
         with self._connected() as connection:
-            found = connection.execute(newest, (namespace, key)).fetchone()
-        return None if found is None else (int(found[0]), bytes(found[1]))
+            row = connection.execute(newest, (namespace, key)).fetchone()
+        return None if row is None else (int(row[0]), bytes(row[1]))
 
     def changes(self, namespace: str, since: str = START) -> Changes:
         """Returns every key that changed since a position, in one consistent view."""
@@ -311,8 +311,8 @@ def _nonce(connection: sqlite3.Connection, namespace: str, revision: int) -> str
     if not _has_table(connection, "nonces"):
         return ""
     of_slot = "SELECT hex(nonce) FROM nonces WHERE namespace = ? AND slot = ? AND revision = ?"
-    found = connection.execute(of_slot, (namespace, revision % REVISIONS_KEPT, revision)).fetchone()
-    return "" if found is None or revision == 0 else str(found[0])
+    row = connection.execute(of_slot, (namespace, revision % REVISIONS_KEPT, revision)).fetchone()
+    return "" if row is None or revision == 0 else str(row[0])
 
 
 def _has_table(connection: sqlite3.Connection, name: str) -> bool:
@@ -323,8 +323,8 @@ def _forgotten(connection: sqlite3.Connection, namespace: str) -> tuple[int, int
     """Returns the newest revision and the newest version of the deleted keys that are forgotten; 0 where there are none."""
     if not _has_table(connection, "forgotten"):
         return 0, 0
-    found = connection.execute("SELECT revision, version FROM forgotten WHERE namespace = ?", (namespace,)).fetchone()
-    return (0, 0) if found is None else (int(found[0]), int(found[1]))
+    row = connection.execute("SELECT revision, version FROM forgotten WHERE namespace = ?", (namespace,)).fetchone()
+    return (0, 0) if row is None else (int(row[0]), int(row[1]))
 
 
 def _forget_deleted(connection: sqlite3.Connection, namespace: str, newest: int) -> None:

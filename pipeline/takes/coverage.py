@@ -29,5 +29,5 @@ def coverage_of(words: Sequence[SpokenWord], followed: Followed) -> Coverage:
             if word < furthest:
                 again.add(word)
             furthest = max(furthest, word)
-    seen = set(at[inside].tolist())
-    return Coverage(len(words), len(words) - len(seen), len(again))
+    spoken = set(at[inside].tolist())
+    return Coverage(len(words), len(words) - len(spoken), len(again))

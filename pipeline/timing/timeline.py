@@ -52,7 +52,7 @@ class _Segment:
     place: Place
     codes: list[NDArray[np.int64]] = field(default_factory=list)
     followed: Followed | None = None
-    told: int = 0
+    num_told: int = 0
     """words that have been told"""
     told_until: int = 0
     """where the last of them ends in the reply [samples]"""
@@ -91,7 +91,7 @@ class Timeline:
         self._words = words if request.times is TimeDetail.WORD else ()
         self._follower = follower
         self._present: _Segment | None = None
-        self._left = 0  # samples that have left
+        self._released = 0  # samples that have left
         self._ended: list[TimedItem] = []  # that are ready
         self._marks = list(request.marks)  # that have no time yet
         self._rate = request.audio.sample_rate
@@ -136,33 +136,33 @@ class Timeline:
         if self._is_on:
             self._end(ended, stop)
 
-    def take(self, made: int) -> tuple[int, tuple[TimedItem, ...]]:
+    def take(self, num_samples: int) -> tuple[int, tuple[TimedItem, ...]]:
         """Returns how many samples may leave, and the items that leave before them.
 
         Args:
-            made: samples of the reply that exist.
+            num_samples: samples of the reply that exist.
         """
-        segment, leave = self._present, made
-        if segment is not None and segment.told < len(segment.words):
-            leave = segment.began if segment.followed is None else self._tell(segment, made)
+        segment, leave = self._present, num_samples
+        if segment is not None and segment.num_told < len(segment.words):
+            leave = segment.began if segment.followed is None else self._tell(segment, num_samples)
         items, self._ended = tuple(self._ended), []
-        self._left = max(self._left, min(leave, made))
-        return self._left, items
+        self._released = max(self._released, min(leave, num_samples))
+        return self._released, items
 
-    def _tell(self, segment: _Segment, made: int) -> int:
-        """Tells the words that are decided and whose audio exists; returns where the next one begins, or `made`."""
-        while segment.told < len(segment.words):
-            first, stop = segment.words[segment.told].tokens
+    def _tell(self, segment: _Segment, num_samples: int) -> int:
+        """Tells the words that are decided and whose audio exists; returns where the next one begins, or `num_samples`."""
+        while segment.num_told < len(segment.words):
+            first, stop = segment.words[segment.num_told].tokens
             start_step, stop_step = segment.step(first), segment.step(stop)
             if start_step is None:
                 assert segment.followed is not None
                 return segment.place(SAMPLES_PER_STEP * len(segment.followed.path))
             start = segment.place(SAMPLES_PER_STEP * start_step)
-            end = made + 1 if stop_step is None else segment.place(SAMPLES_PER_STEP * stop_step)
-            if end > made:
+            end = num_samples + 1 if stop_step is None else segment.place(SAMPLES_PER_STEP * stop_step)
+            if end > num_samples:
                 return start
             self._put(_word(segment, start, end, TimeQuality.ATTENTION))
-        return made
+        return num_samples
 
     def _put(self, word: TimedItem) -> None:
         """A word is ready, and the marks before it."""
@@ -194,7 +194,7 @@ class Timeline:
 
 def _rest(segment: _Segment, ended: int) -> list[TimedItem]:
     """Returns the words that were not told while the segment went on."""
-    words, followed = segment.words[segment.told :], segment.followed
+    words, followed = segment.words[segment.num_told :], segment.followed
     if followed is None:
         places = [_share(segment, word.spoken, ended) for word in words]
         return [_word(segment, start, stop, TimeQuality.ESTIMATED) for start, stop in places]
@@ -217,9 +217,9 @@ def _share(segment: _Segment, spoken: tuple[int, int], ended: int) -> tuple[int,
 
 def _word(segment: _Segment, start: int, stop: int, quality: TimeQuality) -> TimedItem:
     """Returns the next word of a segment with its time, as told."""
-    word, spoken = segment.words[segment.told], segment.prompt.segment
-    before = segment.words[segment.told - 1].spoken[1] if segment.told else 0
-    segment.told += 1
+    word, spoken = segment.words[segment.num_told], segment.prompt.segment
+    before = segment.words[segment.num_told - 1].spoken[1] if segment.num_told else 0
+    segment.num_told += 1
     start = max(start, segment.told_until)
     segment.told_until = stop = max(start, stop)
     reading = spoken.text[slice(*word.spoken)]

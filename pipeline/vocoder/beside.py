@@ -34,7 +34,7 @@ async def with_samples(
     """
     unsent: list[StepBlock] = []
     finish: FinishReason | None = None
-    sent = Position()
+    position = Position()
 
     async def read(first: StepBlock) -> AsyncIterator[StepBlock]:
         yield first
@@ -45,8 +45,8 @@ async def with_samples(
     async with aclosing(blocks):
         first = await anext(blocks)
         if first.finish is None:
-            opening = _joined([first], sent, NOTHING, None)
-            sent = opening.end
+            opening = _joined([first], position, NOTHING, None)
+            position = opening.end
             yield opening
         else:
             unsent.append(first)
@@ -54,9 +54,9 @@ async def with_samples(
             async for chunk in chunks:
                 # The last steps may have been read before the last chunk but one was decoded.
                 finish = finish or (unsent[-1].finish if unsent else None)
-                block = _joined(unsent, sent, chunk.samples, finish if chunk.is_last else None)
+                block = _joined(unsent, position, chunk.samples, finish if chunk.is_last else None)
                 unsent.clear()
-                sent = block.end
+                position = block.end
                 yield block
 
 

@@ -61,8 +61,8 @@ class EarlySchedule:
         exact, sizes = self.traits.look_ahead, self.traits.chunk_steps
         later = [size for size in sizes if size >= self.ramp[-1][0]] or [sizes[-1]]
         start = 0
-        for size, wanted in chain(self.ramp, ((size, exact) for size in chain(later, repeat(later[-1])))):
-            look_ahead = min(wanted, exact)
+        for size, target in chain(self.ramp, ((size, exact) for size in chain(later, repeat(later[-1])))):
+            look_ahead = min(target, exact)
             stop = start + self._fitting(size, is_exact=look_ahead == exact)
             # At least one step past the chunk: otherwise the last one could be taken for an inner one.
             yield EarlyChunk(start, stop, stop + max(look_ahead, 1), is_exact=look_ahead == exact)
@@ -160,9 +160,9 @@ class EarlySamples:
     """The samples of one utterance that are sent before they are settled: before no later step affects them."""
 
     def __init__(self) -> None:
-        self.sent = 0
+        self.sent_samples = 0
         """samples in the chunks so far"""
-        self._settled = NOTHING  # from `sent` on
+        self._settled = NOTHING  # from `sent_samples` on
         self._unsettled = 0  # samples that were sent before they were settled
         self._joiner = Joiner()
 
@@ -177,11 +177,11 @@ class EarlySamples:
         Args:
             guessed: what follows the settled ones if the utterance ended now; None: the chunk is settled.
         """
-        size = stop - self.sent
+        size = stop - self.sent_samples
         known = self._settled if guessed is None else self._after_sent(guessed)
         samples = self._joiner.join(known[:size], NOTHING if guessed is None else known[size:])
         self._unsettled += max(0, size - len(self._settled))
-        self._settled, self.sent = self._settled[size:], stop
+        self._settled, self.sent_samples = self._settled[size:], stop
         return samples
 
     def rest(self) -> NDArray[np.float32]:

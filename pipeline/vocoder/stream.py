@@ -89,7 +89,7 @@ class StreamDecoder:
         state: DecoderState | None = None
         listener = Listener(self._clock)
         fed = first_sample = 0
-        held: list[NDArray[np.float32]] = []  # samples that are delivered with the next chunk
+        pending: list[NDArray[np.float32]] = []  # samples that are delivered with the next chunk
         async with aclosing(_read(steps, traits)) as blocks:
             async for history, ended in blocks:
                 for stop, ends_chunk in feeding.calls(fed, known=history.known, ended=ended):
@@ -99,9 +99,9 @@ class StreamDecoder:
                     decoded = await self._decoder.feed(StepBatch(rows, state, is_last, listener.lead_s(first_sample)))
                     state, fed = decoded.state, stop
                     history.forget(before=fed)
-                    held.append(decoded.samples)
+                    pending.append(decoded.samples)
                     if ends_chunk:
-                        samples, held = np.concatenate(held), []
+                        samples, pending = np.concatenate(pending), []
                         listener.begins()
                         yield chunk(samples, first_sample, is_last=is_last)
                         first_sample += len(samples)
@@ -115,11 +115,11 @@ class StreamDecoder:
         stops = schedule.stops()
         due, chunk_due = next(stops)
         state: DecoderState | None = None
-        made, listener = EarlySamples(), Listener(self._clock)
+        output, listener = EarlySamples(), Listener(self._clock)
         fed, is_last = 0, False
 
         async def feed(rows: NDArray[np.float32], *, is_last: bool) -> DecodedAudio:
-            return await self._decoder.feed(StepBatch(rows, state, is_last, listener.lead_s(made.sent)))
+            return await self._decoder.feed(StepBatch(rows, state, is_last, listener.lead_s(output.sent_samples)))
 
         async with aclosing(_read(steps, traits)) as blocks:
             async for history, ended in blocks:
@@ -130,14 +130,14 @@ class StreamDecoder:
                     decoded = await feed(rows, is_last=is_last)
                     state, fed = decoded.state, stop
                     history.forget(before=fed)
-                    made.settle(decoded.samples)
-                    first_sample = made.sent
+                    output.settle(decoded.samples)
+                    first_sample = output.sent_samples
                     if is_last:
-                        yield chunk(made.rest(), first_sample, is_last=True)
+                        yield chunk(output.rest(), first_sample, is_last=True)
                     elif chunk_due is not None:
                         guessed = None if chunk_due.is_exact else (await feed(rows[:0], is_last=True)).samples
                         listener.begins()
-                        samples = made.chunk_to(SAMPLES_PER_STEP * chunk_due.stop, guessed)
+                        samples = output.chunk_to(SAMPLES_PER_STEP * chunk_due.stop, guessed)
                         yield chunk(samples, first_sample, is_last=False)
                     due, chunk_due = next(stops)
         if fed == 0:
@@ -253,11 +253,6 @@ class History:
             begin, end = max(start, first), min(stop, first + len(rows))
             if begin < end:
                 into[begin - start : end - start] = rows[begin - first : end - first]
-
-    @property
-    def held(self) -> int:
-        """Number of steps in memory."""
-        return sum(len(rows) for _, rows in self._blocks)
 
 
 def cut(window: Window, history: History, *, lead_s: float = 0.0) -> HiddenWindow:

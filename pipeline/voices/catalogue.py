@@ -185,7 +185,7 @@ def _read(path: Path) -> dict[str, _VoiceEntry]:
     except (ConfigError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{path}: {_explain(dict(one))}" for one in error.errors())) from error
+        raise ConfigError("\n".join(f"{path}: {_explain(dict(detail))}" for detail in error.errors())) from error
 
 
 def _explain(error: dict[str, Any]) -> str:

@@ -125,11 +125,11 @@ class VoiceLibrary:
             return self._voices.get(*pinned)
         if self.catalogue.has(name):
             return None
-        found = self._voices.get(name)
-        if found is None:
+        stored = self._voices.get(name)
+        if stored is None:
             titled = [voice for voice in self._voices.newest().values() if voice.record.title == name]
-            found = titled[0] if len(titled) == 1 else None
-        return found
+            stored = titled[0] if len(titled) == 1 else None
+        return stored
 
     def list(self) -> tuple[VoiceInfo, ...]:
         """Returns every named voice, the catalogue's first."""
@@ -188,11 +188,13 @@ class VoiceLibrary:
             )
         known = self._voices.newest()
         names = {voice_id, title}
-        if any(map(self.catalogue.has, names)) or any(one.id in names or one.record.title in names for one in known.values()):
+        if any(map(self.catalogue.has, names)) or any(
+            voice.id in names or voice.record.title in names for voice in known.values()
+        ):
             raise VoiceExists("there is a voice of this name; GET /v1/audio/voices lists them", param="name")
         if len(known) >= self._max_voices:
             raise VoiceExists(f"there are {len(known)} voices, the most that voices.max_voices allows; delete one first")
-        self._share.check(writer, self._kept(but=voice_id), 0)
+        self._share.check(writer, self._holdings(but=voice_id), 0)
 
     def add(self, voice_id: str, record: VoiceRecord, preview: bytes = b"", writer: Writer = OPERATOR) -> StoredVoice:
         """Stores a new voice, which belongs to its writer.
@@ -239,8 +241,8 @@ class VoiceLibrary:
 
     def preview(self, stored: StoredVoice) -> bytes | None:
         """Returns the preview stored with a version, None without one."""
-        found = self._writable().get(PREVIEWS, stored.name)
-        return None if found is None else found[1]
+        entry = self._writable().get(PREVIEWS, stored.name)
+        return None if entry is None else entry[1]
 
     def keep_score(self, stored: StoredVoice, score: dict[str, float]) -> None:
         """Stores the stability of a version; a later score replaces an earlier one."""
@@ -252,10 +254,10 @@ class VoiceLibrary:
     def loudness(self, name: str, checkpoint: str) -> float | None:
         """Returns how loud a shipped voice is as a checkpoint speaks it [LUFS]; None: not known."""
         try:
-            found = None if self._store is None else self._store.get(LOUDNESS, _loudness_key(name, checkpoint))
+            entry = None if self._store is None else self._store.get(LOUDNESS, _loudness_key(name, checkpoint))
         except StoreUnavailable:
             return None
-        return None if found is None else float(json.loads(found[1])["lufs"])
+        return None if entry is None else float(json.loads(entry[1])["lufs"])
 
     def keep_loudness(self, name: str, checkpoint: str, lufs: float) -> None:
         """Keeps what was measured, if there is a store and it answers: whoever finds nothing measures the same again."""
@@ -269,19 +271,19 @@ class VoiceLibrary:
         """Returns the versions of a stored voice by their numbers, which need not begin at 1."""
         return {} if self._voices is None else self._voices.versions.get(voice_id, {})
 
-    def _kept(self, but: str) -> Iterator[tuple[str, int]]:
+    def _holdings(self, but: str) -> Iterator[tuple[str, int]]:
         """Yields owner and bytes of every stored voice but one, all its versions together."""
         assert self._voices is not None
         for voice_id, versions in self._voices.versions.items():
             if voice_id != but:
-                yield versions[max(versions)].record.owner, sum(one.size for one in versions.values())
+                yield versions[max(versions)].record.owner, sum(version.size for version in versions.values())
 
     def _put(self, voice_id: str, record: VoiceRecord, preview: bytes, writer: Writer, *, replaces: int) -> StoredVoice:
         store = self._writable()
         assert self._voices is not None
         value = write_record(record.model_copy(update={"preview_bytes": len(preview)}))
-        own = sum(one.size for one in self._versions(voice_id).values())
-        self._share.check(writer, self._kept(but=voice_id), own + len(value) + len(preview))
+        own = sum(version.size for version in self._versions(voice_id).values())
+        self._share.check(writer, self._holdings(but=voice_id), own + len(value) + len(preview))
         try:
             version = store.put(VOICES, voice_id, value, replaces=replaces, keeps=MAX_VERSIONS)
         except Conflict:

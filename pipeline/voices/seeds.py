@@ -43,14 +43,14 @@ def read_statistics(checkpoint: Path, width: int) -> NDArray[np.float16] | None:
     if not path.is_file():
         return None
     try:
-        found = np.load(io.BytesIO(read_verified(checkpoint, SPEAKERS_FILE)), allow_pickle=False)
+        array = np.load(io.BytesIO(read_verified(checkpoint, SPEAKERS_FILE)), allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise CheckpointError(f"{path}: expected an array of numpy, found: {error}; generate the checkpoint again") from error
-    if found.shape != (2, width) or found.dtype != np.float16 or not np.isfinite(found).all():
+    if array.shape != (2, width) or array.dtype != np.float16 or not np.isfinite(array).all():
         raise CheckpointError(
-            f"{path}: holds {found.dtype} {found.shape}, expected finite float16 (2, {width}); generate the checkpoint again"
+            f"{path}: holds {array.dtype} {array.shape}, expected finite float16 (2, {width}); generate the checkpoint again"
         )
-    statistics: NDArray[np.float16] = found
+    statistics: NDArray[np.float16] = array
     return statistics
 
 

@@ -95,8 +95,8 @@ def _inflate(packed: bytes, size: int) -> bytes:
     except (lzma.LZMAError, EOFError) as error:
         raise ValueError(f"the packed bytes are not LZMA2: {error}") from error
     if len(content) != size:
-        found = f"more than {size}" if len(content) > size else str(len(content))
-        raise ValueError(f"the unpacked string has {found} bytes; expected are {size}")
+        length = f"more than {size}" if len(content) > size else str(len(content))
+        raise ValueError(f"the unpacked string has {length} bytes; expected are {size}")
     return content
 
 

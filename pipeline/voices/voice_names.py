@@ -36,8 +36,8 @@ def is_id(text: str) -> bool:
 
 def split_version(name: str) -> tuple[str, int] | None:
     """Returns anna@2 as ("anna", 2); None for a name without a version."""
-    found = _VERSIONED.fullmatch(name)
-    return (found[1], int(found[2])) if found else None
+    match = _VERSIONED.fullmatch(name)
+    return (match[1], int(match[2])) if match else None
 
 
 def versioned(voice_id: str, version: int) -> str:
@@ -52,8 +52,8 @@ def split_blend(name: str) -> list[tuple[str, float]]:
         InvalidRequest: the name has another form.
     """
     parts = name.removeprefix(BLEND).split("+")
-    found = [_PART.fullmatch(part) for part in parts[: MAX_BLENDED + 1]]
-    weights = [(part[1], float(part[2])) for part in found if part]
+    matches = [_PART.fullmatch(part) for part in parts[: MAX_BLENDED + 1]]
+    weights = [(part[1], float(part[2])) for part in matches if part]
     if len(parts) > MAX_BLENDED or len(weights) < len(parts) or not all(weight > 0 for _, weight in weights):
         raise InvalidRequest(
             f"a blend is written blend:a(0.7)+b(0.3): 1 to {MAX_BLENDED} voices, each with a weight above 0 and below 1000",

@@ -73,7 +73,7 @@ class VersionPipelines:
         for version in rollout.versions.values():
             acoustic, vocoder = (self._breakers[stage] for stage in stages_of(version))
             generator = RemoteGenerator(handles[version.acoustic], acoustic)
-            self._cached[version.id] = CachedModel(generator, cache, kept=kept_of(version.pipeline.vocoder))
+            self._cached[version.id] = CachedModel(generator, cache, payload=kept_of(version.pipeline.vocoder))
             self._synthesizers[version.id] = Synthesizer(
                 RemoteFrontend(handles[TEXT], self._breakers["text"], version.id),
                 generator,

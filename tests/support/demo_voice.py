@@ -85,7 +85,7 @@ def demo_speaker(
     following = Following(checkpoint, positions=config.positions)
     frontend = LocalTextFrontend(DEMO_FOLDER, max_prompt=config.max_prompt, max_steps=config.max_steps)
     speaker = DemoSpeaker()
-    model = CachedModel(engine, CodeCache(1 << 24), kept=Kept.HIDDEN, fingerprint="demo")
+    model = CachedModel(engine, CodeCache(1 << 24), payload=Kept.HIDDEN, fingerprint="demo")
     follower = heard_by(following)
     speaker.synthesizer = Synthesizer(frontend, engine, vocoder, library or make_library(), SpeechConfig(), model, follower)
     speaker.engine = engine

@@ -163,7 +163,7 @@ class NativeDecoder:
         assert len(scales) in (0, 2), "of keys and of values"
         numbers = (STORED["int8"] if scales else self.cache_dtype, (*places, self.spec.head_dim), True)
         floats = (STORED["float32"], places, True)
-        for array, expected in ((keys, numbers), (values, numbers), *((one, floats) for one in scales)):
+        for array, expected in ((keys, numbers), (values, numbers), *((scale, floats) for scale in scales)):
             declared = (array.dtype, array.shape, array.flags.c_contiguous)
             assert declared == expected, f"a cache of {declared}"
         key_scales, value_scales = map(address, scales) if scales else (None, None)

@@ -101,7 +101,7 @@ class NativeStep:
         self._step.restype = None
         self._decoder = decoder
         self._cache = decoder.cache(*cache)
-        self._kept: list[NDArray[Any]] = []  # every array that the structures below point into
+        self._arrays: list[NDArray[Any]] = []  # every array that the structures below point into
         self._heads = (_Head * 2)(
             self._head(vocabulary.code_heads, vocabulary.code_table, code),
             self._head(vocabulary.text_head, vocabulary.text_table, text),
@@ -151,5 +151,5 @@ class NativeStep:
         )
 
     def _address(self, array: NDArray[Any]) -> int:
-        self._kept.append(array)
+        self._arrays.append(array)
         return address(array)

@@ -92,7 +92,7 @@ class PackedWeights:
 
     layers: "ctypes.Array[Layer]"
     final_norm: NDArray[np.float32]  # (width,) float32
-    kept: tuple[NDArray[Any], ...]
+    arrays: tuple[NDArray[Any], ...]
     """every array that `layers` points into; they must live as long as the layers are used"""
 
 
@@ -111,7 +111,7 @@ def pack_weights(
     packer = _Packer(size, arithmetic, partial(four_bit.rounded, library=library, threads=threads))
     layers = (packer.layer(tensors, f"layers.{index}", spec) for index in range(spec.layers))
     stack = (Layer * spec.layers)(*layers)
-    return PackedWeights(stack, tensors["norm.weight"], tuple(packer.kept))
+    return PackedWeights(stack, tensors["norm.weight"], tuple(packer.arrays))
 
 
 class _Packer:
@@ -122,7 +122,7 @@ class _Packer:
         self._weights, self._in_four_bits = arithmetic.weights, in_four_bits
         in_tiles = arithmetic in (Arithmetic.TILE_BF16, Arithmetic.TILE_INT8)
         self._pack = pack_tiles if in_tiles else partial(pack, in_pairs=arithmetic is Arithmetic.PAIRS_INT8)
-        self.kept: list[NDArray[Any]] = []
+        self.arrays: list[NDArray[Any]] = []
 
     def layer(self, tensors: Tensors, prefix: str, spec: GptSpec) -> Layer:
         """Packs one layer."""
@@ -156,5 +156,5 @@ class _Packer:
         return Product(self._address(self._arena.keep(self._pack(numbers))), None)
 
     def _address(self, array: NDArray[Any]) -> int:
-        self.kept.append(array)
+        self.arrays.append(array)
         return address(array)

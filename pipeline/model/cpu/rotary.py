@@ -45,8 +45,8 @@ def nearest(positions: int, head_dim: int, base: float) -> Tables:
 @cache
 def _misses() -> tuple[NDArray[np.int8], NDArray[np.int8]]:
     """Returns by how many float32 torch's numbers lie above the nearest: (positions, 32), of cosines and of sines."""
-    with np.load(FILE) as kept:
-        return kept["cos"], kept["sin"]
+    with np.load(FILE) as misses:
+        return misses["cos"], misses["sin"]
 
 
 def _moved(table: NDArray[np.float32], steps: NDArray[np.int8]) -> NDArray[np.float32]:

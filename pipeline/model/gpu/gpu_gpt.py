@@ -34,7 +34,7 @@ class _Attend(Protocol):
         busy: torch.Tensor,
         keys: Cached,
         values: Cached,
-        seen: torch.Tensor,
+        attention: torch.Tensor,
     ) -> None: ...
 
 
@@ -73,7 +73,7 @@ class GpuGpt(Gpt):
         def buffer(width: int) -> torch.Tensor:
             return torch.zeros(rows, width, dtype=dtype, device=device)
 
-        self._normed, self._seen, self._gated = buffer(spec.width), buffer(spec.heads * spec.head_dim), buffer(spec.mlp_width)
+        self._normed, self._mixed, self._gated = buffer(spec.width), buffer(spec.heads * spec.head_dim), buffer(spec.mlp_width)
         self._attend: _Attend = sdpa
         if attention == "triton":
             shape = chosen_shape(rows, spec.heads, positions)
@@ -105,8 +105,8 @@ class GpuGpt(Gpt):
         delta: torch.Tensor | None = None
         for layer, (keys, values) in zip(self._weights.layers, cache.layers(), strict=True):
             add_norm(residual, delta, layer.attention_norm, self._normed, eps=self.rms_eps)
-            self._attend(layer.qkv(self._normed), rotation, positions, busy, keys, values, self._seen)
-            add_norm(residual, layer.attention_out.summands(self._seen), layer.mlp_norm, self._normed, eps=self.rms_eps)
+            self._attend(layer.qkv(self._normed), rotation, positions, busy, keys, values, self._mixed)
+            add_norm(residual, layer.attention_out.summands(self._mixed), layer.mlp_norm, self._normed, eps=self.rms_eps)
             gate(layer.gate_up(self._normed), self._gated)
             delta = layer.down.summands(self._gated)
         assert delta is not None, "a stack has layers"
@@ -137,8 +137,8 @@ class GpuGpt(Gpt):
             qkv = layer.qkv(normed)
             place(qkv, (self._cos, self._sin), prompts, turned, keys, values)
             query, key, value = (part.transpose(1, 2) for part in (*turned.unbind(2), qkv.view(shape)[:, :, 2]))
-            seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-            product = layer.attention_out(seen.transpose(1, 2).reshape(rows * length, -1))
+            attention = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+            product = layer.attention_out(attention.transpose(1, 2).reshape(rows * length, -1))
             add_norm(residual, product[None], layer.mlp_norm, normed, eps=self.rms_eps)
             gate(layer.gate_up(normed), gated)
             delta = layer.down(gated)[None]
@@ -153,7 +153,7 @@ def sdpa(
     busy: torch.Tensor,
     keys: Cached,
     values: Cached,
-    seen: torch.Tensor,
+    attention: torch.Tensor,
 ) -> None:
     """The twin in torch of kernels.attention.Attention: it reads all positions, and computes idle slots too."""
     slots, (_, heads, length, head_dim) = len(qkv), keys.numbers.shape
@@ -170,4 +170,4 @@ def sdpa(
         turned[:, :heads].unsqueeze(2),
         (part.read(ActiveExtent(slots, length), qkv.dtype) for part in (keys, values)),
     )
-    seen.copy_(F.scaled_dot_product_attention(query, k, v, attn_mask=mask).reshape(slots, -1))
+    attention.copy_(F.scaled_dot_product_attention(query, k, v, attn_mask=mask).reshape(slots, -1))

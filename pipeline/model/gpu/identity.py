@@ -25,12 +25,12 @@ def gpu_identity() -> str:
 
     A slice of a GPU (MIG, MPS) has the same name and fewer multiprocessors, for which cuBLAS chooses other kernels.
     """
-    found = torch.cuda.get_device_properties(0)
+    properties = torch.cuda.get_device_properties(0)
     cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     libraries = f"cublas {cublas_version(torch.version.cuda)} cudnn {cudnn} driver {driver_version()}"
     chosen = "".join(f" {name}={value}" for name, value in sorted(switches(os.environ).items()))
     return (
-        f"{found.name} ({found.major}, {found.minor}) multiprocessors {found.multi_processor_count} "
+        f"{properties.name} ({properties.major}, {properties.minor}) multiprocessors {properties.multi_processor_count} "
         f"cuda {torch.version.cuda} {libraries}{chosen}"
     )
 
@@ -53,7 +53,7 @@ def cublas_version(cuda: str | None) -> str:
 def driver_version(file: Path = DRIVER_FILE) -> str:
     """Returns the version of NVIDIA's kernel driver, such as 580.65.06; `unknown` without one."""
     try:
-        found = re.search(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)*)\s", file.read_text())
+        match = re.search(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)*)\s", file.read_text())
     except OSError:
         return UNKNOWN
-    return found[1] if found else UNKNOWN
+    return match[1] if match else UNKNOWN

@@ -132,9 +132,9 @@ class IncrementalVocoder:
             raise EngineFault(f"steps are {batch.steps.shape}; the vocoder takes {self.width} numbers per step")
         if batch.state is None:
             return
-        given, memory = batch.state, batch.state.memory
-        whole = given.steps >= 0 and memory.dtype == np.float32 and memory.shape == (self._memory_size,)
-        if given.network != self._weights.fingerprint or not whole:
+        state, memory = batch.state, batch.state.memory
+        whole = state.steps >= 0 and memory.dtype == np.float32 and memory.shape == (self._memory_size,)
+        if state.network != self._weights.fingerprint or not whole:
             raise EngineFault("the steps before were decoded by a vocoder with another checkpoint or use_decoder")
 
     def _embedded(self, codes: NDArray[np.float32]) -> NDArray[np.float32]:

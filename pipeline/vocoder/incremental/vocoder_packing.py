@@ -110,7 +110,7 @@ class PackedWeights:
     """what each of the four codes adds to its part of the embedding, one row per value; none if steps are hidden states"""
     fingerprint: int
     """a hash of the weights: the state of an utterance belongs to one vocoder"""
-    kept: tuple[NDArray[Any], ...]
+    arrays: tuple[NDArray[Any], ...]
     """every array that `stages` points into; they must live as long as the stages are used"""
 
 
@@ -133,7 +133,7 @@ def pack_weights(config: VocoderConfig, checkpoint: Checkpoint, *, tiles: bool) 
         squares=np.square(vocos["head.istft.window"]),
         tables=tables,
         fingerprint=packer.fingerprint,
-        kept=tuple(packer.kept),
+        arrays=tuple(packer.arrays),
     )
 
 
@@ -144,7 +144,7 @@ class _Packer:
         self._arena = Arena(size)
         self._tiles = tiles
         self.fingerprint = 0
-        self.kept: list[NDArray[Any]] = []
+        self.arrays: list[NDArray[Any]] = []
 
     def mel_stages(self, tensors: Mapping[str, Floats]) -> list[Stage]:
         """Packs the mel decoder: two convolutions, ConvNeXt blocks, the product to mel bands."""
@@ -250,8 +250,8 @@ class _Packer:
         return Norm(*map(self._address, _named(tensors, name)))
 
     def _address(self, array: NDArray[Any]) -> int:
-        self.kept.append(np.ascontiguousarray(array))
-        return address(self.kept[-1])
+        self.arrays.append(np.ascontiguousarray(array))
+        return address(self.arrays[-1])
 
 
 def inverse_transform(window: Floats) -> Floats:

@@ -369,11 +369,11 @@ async def test_a_second_take_comes_from_the_cache_too_or_not_at_all():
                 yield replace(block, fingerprint="f" if block.finish else "")
 
     rolls = Printed(2, 80)
-    model = CachedModel(rolls, CodeCache(1 << 20), kept=Kept.HIDDEN, fingerprint="f")
+    model = CachedModel(rolls, CodeCache(1 << 20), payload=Kept.HIDDEN, fingerprint="f")
     assert await say(model, CacheMode.DEFAULT) == 80
     assert await say(model, CacheMode.ONLY_IF_CACHED) == 80
     assert len(rolls.asked) == 2, "both takes were in the cache"
-    forgetful = CachedModel(rolls, CodeCache(1 << 20), kept=Kept.HIDDEN, fingerprint="f")
+    forgetful = CachedModel(rolls, CodeCache(1 << 20), payload=Kept.HIDDEN, fingerprint="f")
     first = forgetful.for_request(CacheControl(CacheMode.DEFAULT, "t"))
     async with aclosing(first.generate(prompt, SamplingParams(seed=3), timeout_s=9)) as steps:
         assert [block async for block in steps][-1].stop == 2

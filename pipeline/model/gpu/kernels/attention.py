@@ -97,7 +97,7 @@ def _attend(
     values,
     key_scales,  # (slots, HEADS, CACHED) float32; not read or written unless QUANTISED
     value_scales,
-    seen,  # (S, HEADS * HEAD_DIM) dtype
+    attention,  # (S, HEADS * HEAD_DIM) dtype
     maxima,  # (S, HEADS, SPLITS) float32
     sums,
     weighted,  # (S, HEADS, SPLITS, HEAD_DIM) float32
@@ -117,7 +117,7 @@ def _attend(
     slot = tl.program_id(0)
     head = tl.program_id(1)
     split = tl.program_id(2)
-    dtype = seen.dtype.element_ty
+    dtype = attention.dtype.element_ty
     dim = tl.arange(0, HEAD_DIM)
     is_busy = tl.load(busy + slot) != 0
     position = tl.load(positions + slot)
@@ -173,14 +173,14 @@ def _attend(
         sum_of_all = tl.sum(total * share)
         mixed_of_all = tl.sum(mixed * share[:, None], axis=0)
         if SPLITS == 1:
-            tl.store(seen + (slot * HEADS + head) * HEAD_DIM + dim, (mixed_of_all / sum_of_all).to(dtype))
+            tl.store(attention + (slot * HEADS + head) * HEAD_DIM + dim, (mixed_of_all / sum_of_all).to(dtype))
         else:
             part = (slot * HEADS + head) * SPLITS + split
             tl.store(maxima + part, highest)
             tl.store(sums + part, sum_of_all)
             tl.store(weighted + part * HEAD_DIM + dim, mixed_of_all)
     elif SPLITS == 1:
-        tl.store(seen + (slot * HEADS + head) * HEAD_DIM + dim, tl.zeros((HEAD_DIM,), dtype))
+        tl.store(attention + (slot * HEADS + head) * HEAD_DIM + dim, tl.zeros((HEAD_DIM,), dtype))
 
 
 @triton.jit
@@ -190,7 +190,7 @@ def _join(
     maxima,  # (S, HEADS, SPLITS) float32
     sums,
     weighted,  # (S, HEADS, SPLITS, HEAD_DIM) float32
-    seen,  # (S, HEADS * HEAD_DIM)
+    attention,  # (S, HEADS * HEAD_DIM)
     HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     SPLIT: tl.constexpr,
@@ -217,7 +217,7 @@ def _join(
             maximum = higher
             split += 1
         mixed = mixed / total
-    tl.store(seen + (slot * HEADS + head) * HEAD_DIM + dim, mixed.to(seen.dtype.element_ty))
+    tl.store(attention + (slot * HEADS + head) * HEAD_DIM + dim, mixed.to(attention.dtype.element_ty))
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ class Attention:
         busy: torch.Tensor,
         keys: Cached,
         values: Cached,
-        seen: torch.Tensor,
+        attention: torch.Tensor,
     ) -> None:
         """Attends for every busy slot, and writes its new key and value to the cache.
 
@@ -295,7 +295,7 @@ class Attention:
             values.numbers,
             keys.numbers if keys.scales is None else keys.scales,
             values.numbers if values.scales is None else values.scales,
-            seen,
+            attention,
             self.maxima,
             self.sums,
             self.weighted,
@@ -320,7 +320,7 @@ class Attention:
                 self.maxima,
                 self.sums,
                 self.weighted,
-                seen,
+                attention,
                 HEADS=heads,
                 HEAD_DIM=head_dim,
                 SPLIT=self.shape.split,

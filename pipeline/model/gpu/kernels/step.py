@@ -121,17 +121,17 @@ def _draw(
     threshold = tl.zeros((2, 1), tl.int64)
     for bit in range(RANK_BITS):
         half = tl.full((), 1, tl.int64) << (RANK_BITS - 1 - bit)
-        found = tl.sum(tl.where(rank[None, :] < threshold + half, if_below, if_above), axis=1, keep_dims=True)
-        threshold += tl.where(found <= limit, half, 0)
+        amount = tl.sum(tl.where(rank[None, :] < threshold + half, if_below, if_above), axis=1, keep_dims=True)
+        threshold += tl.where(amount <= limit, half, 0)
     above_mass = tl.sum(tl.where(by_mass, threshold, 0))
     kth = tl.sum(tl.where(by_mass, 0, threshold))
     last = tl.max(rank)
     for _ in tl.static_range(KEEP - 1):
         last = tl.max(tl.where(rank < last, rank, 0))
-    kept = (rank >= tl.minimum(above_mass, last)) & (rank // BLOCK >= kth // BLOCK)
+    candidates = (rank >= tl.minimum(above_mass, last)) & (rank // BLOCK >= kth // BLOCK)
     too_early = step < tl.load(min_steps + slot)
-    kept = kept & real & ((token != VOCAB - 1) | (too_early == 0))
-    value = tl.where(kept, value, float("-inf"))
+    candidates = candidates & real & ((token != VOCAB - 1) | (too_early == 0))
+    value = tl.where(candidates, value, float("-inf"))
     weight = tl.exp(value - tl.max(value))
     probability = tl.div_rn(weight, tl.zeros_like(weight) + tl.sum(weight))
 
@@ -232,12 +232,12 @@ def _settle(
     scale = tl.rsqrt(tl.sum(x * x) / WIDTH + eps)
     y = x * scale * tl.load(weight + column, mask=inside, other=0.0)
     tl.store(hidden + slot * WIDTH + column, y, mask=inside & (moves != 0))
-    made = tl.load(steps + slot) + moves
+    step_count = tl.load(steps + slot) + moves
     # A full slot's position stays in range; its sequence has ended by its step cap.
     position = tl.minimum(tl.load(positions + slot) + moves, last_position)
-    goes_on = moves & (made < tl.load(max_steps + slot)).to(tl.int32)
+    goes_on = moves & (step_count < tl.load(max_steps + slot)).to(tl.int32)
     tl.debug_barrier()  # every thread has read what is written now
-    tl.store(steps + slot, made)
+    tl.store(steps + slot, step_count)
     tl.store(positions + slot, position)
     tl.store(active + slot, goes_on)
 

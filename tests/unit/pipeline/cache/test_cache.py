@@ -60,7 +60,7 @@ from tests.support.services import RedisServer
 
 PROMPT = make_prompt(speaker=make_speaker(1, 16), eos_token=9)
 SAMPLING = SamplingParams()
-BESIDE: dict[str, Any] = {"fingerprint": "b", "tenant": "t", "generations": (0, 0), "kept": Kept.HIDDEN}
+BESIDE: dict[str, Any] = {"fingerprint": "b", "tenant": "t", "generations": (0, 0), "payload": Kept.HIDDEN}
 OTHER_SAMPLING = {
     "temperature": 0.31, "top_p": 0.71, "top_k": 21, "repetition_penalty": 1.06, "seed": 1,
     "seed_mode": SeedMode.UPSTREAM, "attempt": 1, "min_steps": 2,
@@ -70,7 +70,7 @@ OTHER_PROMPT: dict[str, Any] = {
     "segment": replace(PROMPT.segment, index=1), "max_steps": PROMPT.max_steps + 1, "speaker": make_speaker(2, 16),
     "speaker_position": 2, "eos_token": None,
 }  # fmt: skip
-OTHER_BESIDE = {"fingerprint": "c", "tenant": "u", "generations": (0, 1), "kept": Kept.CODES}
+OTHER_BESIDE = {"fingerprint": "c", "tenant": "u", "generations": (0, 1), "payload": Kept.CODES}
 
 
 def key_of(prompt: Prompt = PROMPT, sampling: SamplingParams = SAMPLING, **beside: Any) -> str:
@@ -232,7 +232,7 @@ class Chain:
 
     def behind(self, cache: CodeCache) -> Synthesizer:
         kept = Kept.HIDDEN if self.vocoder.use_decoder else Kept.CODES
-        return Synthesizer(*self.parts, CachedModel(self.engine, cache, kept=kept, fingerprint=""))
+        return Synthesizer(*self.parts, CachedModel(self.engine, cache, payload=kept, fingerprint=""))
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["from hidden states", "from codes"])
@@ -374,7 +374,7 @@ async def test_steps_of_one_fingerprint_are_not_returned_under_another():
         return int(np.concatenate([block.codes async for block in steps])[0, 0])
 
     engine, cache = Updated(), CodeCache(1 << 20)
-    model = CachedModel(engine, cache, kept=Kept.CODES)
+    model = CachedModel(engine, cache, payload=Kept.CODES)
     assert model.for_request(CacheControl(CacheMode.DEFAULT)) is None, "the fingerprint is not known yet"
     with pytest.raises(NotCached):
         model.for_request(CacheControl(CacheMode.ONLY_IF_CACHED))

@@ -178,7 +178,7 @@ def test_nothing_of_a_slot_is_forgotten(demo, kind):
     slots = 13  # a size nothing else has
     runner = kind(EngineConfig(slots=slots, threads=1, max_prompt=64, max_steps=64), demo)
     made_anew = {"_x", "_slot_index", "_residual", "active", "tokens", "ends", "finite", "emitted", "ended", "broken"}
-    kept = {place_of(rows) for rows in runner._state.kept()}
+    kept = {place_of(rows) for rows in runner._state.persistent()}
     for place in (runner, runner._state):
         names = [field.name for field in fields(place)] if is_dataclass(place) else vars(place)
         for name in names:
@@ -229,7 +229,7 @@ class Simulation:
 
     def round(self) -> None:
         plan = self.scheduler.next_plan(self.now)
-        assert not plan.left
+        assert not plan.removed
         for sequence, _ in plan.preempt:
             assert sequence.lane is Lane.BULK
             assert sequence.preempted_state is not None

@@ -98,12 +98,12 @@ def test_stalled_reader_is_told_from_a_slow_one():
     assert scheduler.next_plan(1.0).decode == ()
     sequence.stream._read_steps += 1  # a slow reader: one step at 9 s
     sequence.emit(np.zeros(WIDTH, np.float32), np.zeros(4, np.int64))
-    assert scheduler.next_plan(9.0).left == ()
+    assert scheduler.next_plan(9.0).removed == ()
     sequence.stream._read_steps += 1
     sequence._codes.append(np.zeros(4, np.int64))
     sequence._codes.append(np.zeros(4, np.int64))
-    assert scheduler.next_plan(9.5).left == ()
-    ((gone, error),) = scheduler.next_plan(19.6).left
+    assert scheduler.next_plan(9.5).removed == ()
+    ((gone, error),) = scheduler.next_plan(19.6).removed
     assert gone is sequence
     assert isinstance(error, ReaderStalled)
 
@@ -118,7 +118,7 @@ def test_a_reader_that_has_read_since_the_last_plan_is_not_stalled():
     for now in (1.0, 29.0):
         assert scheduler.next_plan(now).decode == ()
     sequence.stream._read_steps = 1  # at 30.9, and less than makes room
-    assert scheduler.next_plan(31.0).left == ()
+    assert scheduler.next_plan(31.0).removed == ()
 
 
 @in_loop
@@ -128,8 +128,8 @@ def test_deadline_reaches_who_waits_too():
     waiting = submit(scheduler, make_sequence(timeout_s=4))
     scheduler.next_plan(0.0)
     assert scheduler.next_deadline() == 4
-    assert [sequence for sequence, _ in scheduler.next_plan(4.5).left] == [waiting]
-    ((gone, error),) = scheduler.next_plan(5.0).left
+    assert [sequence for sequence, _ in scheduler.next_plan(4.5).removed] == [waiting]
+    ((gone, error),) = scheduler.next_plan(5.0).removed
     assert gone is running
     assert isinstance(error, DeadlineExceeded)
 
@@ -187,7 +187,7 @@ class AnyHistory(RuleBasedStateMachine):
     def round(self) -> None:
         waiting_before = [sequence for sequence in self.inside if sequence.slot is None and not sequence.cancelled]
         plan = self.scheduler.next_plan(self.now)
-        for sequence, error in plan.left:
+        for sequence, error in plan.removed:
             assert (error is None) == sequence.cancelled
             self._leave(sequence)
         assert len(plan.prefill) <= self.config.prefill_rows

@@ -179,7 +179,7 @@ def test_times_are_equal_in_a_crowd_in_other_chunks_and_from_the_cache(loop, loc
         return await asyncio.gather(*(spoken(local.synthesizer, one) for one in asked))
 
     results = loop.run(crowd())
-    model = CachedModel(local.engine, CodeCache(1 << 24), kept=Kept.HIDDEN, fingerprint="f")
+    model = CachedModel(local.engine, CodeCache(1 << 24), payload=Kept.HIDDEN, fingerprint="f")
     cached = Synthesizer(
         local.frontend, local.engine, local.vocoder, local.voices, SpeechConfig(), model, local.synthesizer._follower
     )

@@ -378,7 +378,7 @@ async def heard(synthesizer: Synthesizer, request: SynthesisRequest) -> tuple[np
 def test_the_bytes_are_those_of_a_vocoder_of_its_own(loop, local):
     engine, parts = DecodingEngine(local), (Traits(local.vocoder), local.voices, SpeechConfig())
     beside = Synthesizer(local.frontend, engine, *parts)
-    model = CachedModel(engine, CodeCache(1 << 24), kept=Kept.SAMPLES, fingerprint="")
+    model = CachedModel(engine, CodeCache(1 << 24), payload=Kept.SAMPLES, fingerprint="")
     cached = Synthesizer(local.frontend, engine, *parts, model)
     # The same seed with either latency has its own samples, and its own entry of the cache.
     ways = [SchedulingParams(latency=latency) for latency in Latency]

@@ -139,7 +139,7 @@ class House:
 
     def synthesizer(self, mortals: Mortals, cache: CodeCache | None = None) -> Synthesizer:
         generator = RemoteGenerator(mortals)
-        cached = None if cache is None else CachedModel(generator, cache, kept=Kept.HIDDEN, fingerprint=BUILD)
+        cached = None if cache is None else CachedModel(generator, cache, payload=Kept.HIDDEN, fingerprint=BUILD)
         return Synthesizer(self.frontend, generator, self.vocoder, self.voices, SpeechConfig(), cached)
 
     def is_free(self) -> bool:
