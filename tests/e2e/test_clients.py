@@ -16,7 +16,7 @@ from serve.config.app_config import PROJECT
 from tests.support.foreign import REQUIREMENTS, RIVA, python_of_clients, run_javascript
 from tests.support.pages import PAGES, section, table
 from tests.support.ports import free_port
-from tests.support.started import PATIENT, started, with_doors
+from tests.support.started import PATIENT, started, with_listeners
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
@@ -44,7 +44,7 @@ class Places:
 @pytest.fixture(scope="module")
 def places(home: Path, folder: Path) -> Iterator[Places]:
     grpc, wyoming = free_port(), free_port()
-    with started(home=home, folder=folder, changes=with_doors(grpc, wyoming), **PATIENT) as service:
+    with started(home=home, folder=folder, changes=with_listeners(grpc, wyoming), **PATIENT) as service:
         service.wait_until_ready()
         yield Places({8000: service.port, 9000: grpc, 10200: wyoming})
 

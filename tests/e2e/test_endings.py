@@ -23,7 +23,7 @@ from tests.support.cluster import is_idle
 from tests.support.ports import free_port
 from tests.support.riva_server import Caller, refusal
 from tests.support.signals import stopped
-from tests.support.started import PATIENT, START_TIMEOUT_S, Started, started, with_doors
+from tests.support.started import PATIENT, START_TIMEOUT_S, Started, started, with_listeners
 from tests.support.waiting import is_ready, wait_until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
@@ -203,7 +203,7 @@ KINDS: dict[str, tuple[Callable[[Service], Stream], str, str, str]] = {
 @contextmanager
 def service_of(home: Path, folder: Path, *arguments: str, chunk_s: float) -> Iterator[Service]:
     grpc, wyoming_port = free_port(), free_port()
-    changes = with_doors(grpc, wyoming_port, limits=f"first_audio_timeout_s: 120, chunk_timeout_s: {chunk_s}") | CHANGES
+    changes = with_listeners(grpc, wyoming_port, limits=f"first_audio_timeout_s: 120, chunk_timeout_s: {chunk_s}") | CHANGES
     with started(*arguments, home=home, folder=folder, changes=changes, **PATIENT) as found:
         found.wait_until_ready()
         yield Service(found, grpc, wyoming_port)

@@ -39,12 +39,12 @@ BACK_S = 300.0  # replicas start anew: on a busy machine that takes its time
 MEMORY = 100 << 20  # of each node's object store
 SENTENCE = "Here speaks one of two machines, and the other one says the very same. " * 2
 BODY = {"input": SENTENCE, "response_format": "pcm", "seed": 5, "deadline_ms": 240_000, "cache": "no-store"}
-WHERE = {"Ingress": "door", "TextNormalizer": "door", "AcousticModel": "voice", "Vocoder": "voice"}
+WHERE = {"Ingress": "ingress", "TextNormalizer": "ingress", "AcousticModel": "voice", "Vocoder": "voice"}
 
 
 @dataclass
 class Nodes:
-    """A head, which is the door, and two machines with voices."""
+    """A head, which takes the requests, and two machines with voices."""
 
     machines: Machines
     voices: list[Any]
@@ -84,7 +84,7 @@ def nodes(redis_server: RedisServer) -> Iterator[Nodes]:
     common = {"object_store_memory": MEMORY, "temp_dir": str(folder)}
     machines = Machines()
     try:
-        machines.add_node(num_cpus=4, include_dashboard=False, resources={"door": 4}, **common)
+        machines.add_node(num_cpus=4, include_dashboard=False, resources={"ingress": 4}, **common)
         voices = [machines.add_node(num_cpus=4, resources={"voice": 2}, **common) for _ in range(2)]
         ray.init(address=machines.address, namespace="serve", log_to_driver=False)
         document = document_of(
@@ -148,9 +148,9 @@ def talking(nodes: Nodes) -> Iterator[Heard]:
 
 
 def test_stages_stand_where_their_resources_are(nodes: Nodes):
-    door = nodes.machines.head_node.node_id
+    ingress_node = nodes.machines.head_node.node_id
     voices = {node.node_id for node in nodes.voices}
-    assert set(nodes.running("Ingress")) == set(nodes.running("TextNormalizer")) == {door}
+    assert set(nodes.running("Ingress")) == set(nodes.running("TextNormalizer")) == {ingress_node}
     for deployment in ("AcousticModel", "Vocoder"):
         assert nodes.running(deployment) == dict.fromkeys(voices, 1)
 

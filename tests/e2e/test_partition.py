@@ -37,12 +37,12 @@ IMPATIENT = {
     "RAY_health_check_failure_threshold": "3",
 }
 BODY = {"input": LONG[:1500], "response_format": "pcm", "seed": 5, "deadline_ms": 240_000, "cache": "no-store", **FLAT}
-WHERE = {"Ingress": "door", "TextNormalizer": "door", "AcousticModel": "voice", "Vocoder": "door"}
+WHERE = {"Ingress": "ingress", "TextNormalizer": "ingress", "AcousticModel": "voice", "Vocoder": "ingress"}
 
 
 @dataclass
 class Pair:
-    """The door with one voice here, another voice there."""
+    """The ingress with one voice here, another voice there."""
 
     port: int
     folder: Path
@@ -56,7 +56,12 @@ class Pair:
 
     def lead(self) -> None:
         options = ["--head", "--node-ip-address", OURS, "--port", self.gcs.rpartition(":")[2], "--num-cpus", "4"]
-        options += ["--resources", '{"door": 4, "voice": 1}', "--include-dashboard=false", f"--temp-dir={self.folder / 'ray'}"]
+        options += [
+            "--resources",
+            '{"ingress": 4, "voice": 1}',
+            "--include-dashboard=false",
+            f"--temp-dir={self.folder / 'ray'}",
+        ]
         self._ray([], [*options, "--object-store-memory=100000000"])
 
     def speak(self, **options: object) -> requests.Response:

@@ -141,7 +141,7 @@ def started(
             end_session(session, 0.0)
 
 
-def with_doors(grpc: int, wyoming: int, limits: str = "first_audio_timeout_s: 300") -> dict[str, str]:
+def with_listeners(grpc: int, wyoming: int, limits: str = "first_audio_timeout_s: 300") -> dict[str, str]:
     """The changes of a service that listens on these ports too."""
     return {
         "logging_config: {": f"grpc_options: {{port: {grpc}, grpc_servicer_functions: ['{SERVICER}']}}\nlogging_config: {{",
@@ -163,7 +163,7 @@ def short_folder() -> Iterator[Path]:
 
 
 def nothing_is_left(session: int, url: str) -> None:
-    """No process of a session, nobody at its door."""
+    """No process of a session, nobody listens for it."""
     wait_until(lambda: not members(session), STOP_TIMEOUT_S)
     with contextlib.suppress(requests.ConnectionError):
         raise AssertionError(f"somebody answers: {requests.get(url, timeout=5).status_code}")

@@ -1,4 +1,4 @@
-"""Tongues: the three protocols over a WebSocket as their clients speak them, so that one test tries every door."""
+"""Tongues: the three protocols over a WebSocket as their clients speak them, so that one test tries every protocol."""
 
 import base64
 import gc

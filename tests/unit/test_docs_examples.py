@@ -25,12 +25,12 @@ from pipeline.store.open import open_store
 from pipeline.types import AudioChunk, SynthesisRequest
 from serve.access.authentication import Authenticator
 from serve.commands.commands import COMMANDS
-from tests.support.door_process import CHUNKS, say_live, start_door
 from tests.support.fakes import CHUNK, Speaker, close_to, make_services, pcm_of
 from tests.support.guarded import add, ring_of
 from tests.support.live_server import Live, serving
 from tests.support.pages import PAGES, ROOT, commands, section
 from tests.support.ports import free_port
+from tests.support.service_process import CHUNKS, say_live, start_service
 from tests.support.voice_routes import services_with
 from tests.support.waiting import wait_until
 
@@ -291,16 +291,16 @@ LONG = "Hello there, how are you today? Then we go on with another sentence. And
 @pytest.mark.slow
 def test_who_listens_hears_the_whole_although_the_server_is_killed():
     port = free_port()
-    door = start_door(port)
+    process = start_service(port)
     with say_live(f"http://127.0.0.1:{port}", LONG) as saying:
         audio = saying.stdout.read(3 * 2 * CHUNK)
-        door.kill()
-        door.wait()
-        door = start_door(port)
+        process.kill()
+        process.wait()
+        process = start_service(port)
         audio += saying.stdout.read()
         assert saying.wait(60) == 0, saying.stderr.read()
-    door.kill()
-    door.wait()
+    process.kill()
+    process.wait()
     whole = pcm_of(5, CHUNKS)
     assert len(audio) == 3 * 2 * len(whole)
     assert all(close_to(audio[part * 2 * len(whole) : (part + 1) * 2 * len(whole)], whole) for part in range(3))

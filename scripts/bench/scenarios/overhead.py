@@ -155,7 +155,7 @@ def scaled(values: dict[str, float | int], scale: float) -> dict[str, float | in
 
 
 def around_the_model(bench: Bench) -> Report:
-    """B13, the house alone: what a second of audio costs in the processes around the model.
+    """B13, the overhead: what a second of audio costs in the processes around the model.
 
     By where the vocoder sits, and by how many replicas the ingress has.
     """
@@ -222,7 +222,7 @@ def table_of(summary: dict[str, Any], most: int) -> Table:
     """Returns the figures at the most listeners; those of the processes in core-milliseconds a second of audio."""
     names = list(summary)
     columns = (label(name) if name == IN_PROCESS else name for name in names)
-    table = Table(f"{most} listeners", *columns, title="B13  the house alone")
+    table = Table(f"{most} listeners", *columns, title="B13  overhead of the service")
     figures = dict.fromkeys(figure for name in names for figure in summary[name][str(most)])
     for figure in figures:
         measured = (summary[name][str(most)].get(figure) for name in names)

@@ -16,9 +16,9 @@ import requests
 
 from scripts.chaos.deploying import deploy
 from tests.support.cluster import EXPORT_TIMEOUT_S, LONG_SPEECH, Cluster, document_of, scrape, total
-from tests.support.door_process import say_live
 from tests.support.failing_replicas import DEATHS_FILE, FRAGILE, POISON
 from tests.support.recovery import recovered
+from tests.support.service_process import say_live
 from tests.support.waiting import is_ready, wait_until
 
 ROUTE = "/fragile"
@@ -211,7 +211,7 @@ def test_a_job_survives_the_death_of_every_process_with_the_same_bytes(cluster: 
         assert requests.delete(one, timeout=30).status_code == 204
 
 
-# The door dies while somebody listens: the rest is asked for, and is the rest to the byte. Late: it breaks the cluster.
+# The ingress dies while somebody listens: the rest is asked for, and is the rest to the byte. Late: it breaks the cluster.
 
 TEXT = "Many words follow one another here, and this is sentence number {}. "
 BODY: dict[str, Any] = json.loads(LONG_SPEECH)

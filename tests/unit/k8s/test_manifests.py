@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from scripts.generate import mounts
-from scripts.generate.k8s_config import OVERLAYS, WORKER_GROUPS, doors_of, doors_patches, patch_of, patch_path
+from scripts.generate.k8s_config import OVERLAYS, WORKER_GROUPS, listener_patches, listeners_of, patch_of, patch_path
 from scripts.generate.kustomize import Manifest, change, containers, render
 from serve.commands.launch import ray_environment
 from serve.commands.launch.ray_environment import Place
@@ -401,18 +401,18 @@ def test_outsiders_reach_the_service_and_nothing_else(documents, ray_service):
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_doors_that_are_configured_are_open(overlay, rendered):
+def test_listeners_that_are_configured_are_open(overlay, rendered):
     """gRPC and Wyoming: on the service, on every worker, and to clients in the policy, each once."""
     documents = deepcopy(rendered[overlay])
     (ray_service,), policies = of_kind(documents, "RayService"), of_kind(documents, "NetworkPolicy")
     document = serve_config_of(ray_service)
-    assert doors_of(document) == {}, "the shipped ones open none"
+    assert listeners_of(document) == {}, "the shipped ones open none"
     document["grpc_options"] = {"port": 9001, "grpc_servicer_functions": ["a:b"]}
     document["applications"][0]["args"]["wyoming"] = {"port": 10200}
-    doors = doors_of(document)
-    assert doors == {"grpc": 9001, "wyoming": 10200}
+    listeners = listeners_of(document)
+    assert listeners == {"grpc": 9001, "wyoming": 10200}
     (policy,) = [found for found in policies if found["metadata"]["name"] == "chattts"]
-    for target, patch in zip((ray_service, policy), doors_patches(doors, WORKER_GROUPS[overlay]), strict=True):
+    for target, patch in zip((ray_service, policy), listener_patches(listeners, WORKER_GROUPS[overlay]), strict=True):
         for operation in patch:
             change(target, **operation)
     assert {port["targetPort"] for port in ray_service["spec"]["serveService"]["spec"]["ports"]} == {8000, 9001, 10200}

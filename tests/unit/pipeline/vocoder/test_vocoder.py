@@ -301,7 +301,7 @@ async def test_close_lets_the_running_call_end_and_refuses_the_rest():
             await vocoder.decode(numbered(2))
 
 
-def test_a_window_of_another_configuration_is_refused_at_the_door():
+def test_a_window_of_another_configuration_is_refused_at_once():
     calls = GatedCalls()
     calls.gate.set()
     with running(TINY, None, factory=calls.make) as vocoder:

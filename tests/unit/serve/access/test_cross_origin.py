@@ -145,7 +145,7 @@ def test_websockets_are_checked_too():
     assert sent == ["host_not_allowed", "origin_not_allowed"]
 
 
-# With keys, or another door in front.
+# With keys, or another server in front.
 
 
 @pytest.mark.parametrize("with_keys", [True, False])

@@ -179,7 +179,7 @@ def test_a_service_that_does_not_come_up_is_ended_and_what_is_missing_is_said(co
     assert f"{start.http_address(config)}/ready does not answer (ConnectionError)" in said
 
 
-def test_a_stranger_at_the_door_is_not_taken_for_the_service(config: Settings):
+def test_a_stranger_on_the_port_is_not_taken_for_the_service(config: Settings):
     """Somebody may have come between the look at the ports and the start."""
 
     class NotOurs:

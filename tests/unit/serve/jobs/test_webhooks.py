@@ -143,20 +143,20 @@ def test_only_allowed_hosts_are_told(tmp_path: Path):
 @pytest.fixture
 def drip() -> Iterator[str]:
     """A receiver whose reply never ends."""
-    door, is_over = socket.create_server(("127.0.0.1", 0)), threading.Event()
+    listener, is_over = socket.create_server(("127.0.0.1", 0)), threading.Event()
 
     def serve() -> None:
         with contextlib.suppress(OSError):
-            client, _ = door.accept()
+            client, _ = listener.accept()
             client.sendall(b"HTTP/1.1 200 OK\r\nX: ")
             while not is_over.wait(0.02):
                 client.sendall(b"a")
 
     thread = threading.Thread(target=serve)
     thread.start()
-    yield f"http://127.0.0.1:{door.getsockname()[1]}/"
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
     is_over.set()
-    door.close()
+    listener.close()
     thread.join()
 
 

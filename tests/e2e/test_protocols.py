@@ -16,7 +16,7 @@ from tests.support.foreign import RIVA, RIVA_SCENARIOS, python_of_clients
 from tests.support.home_assistant import home_assistant_reads, home_assistant_streams
 from tests.support.ports import free_port
 from tests.support.riva_server import Caller, refusal
-from tests.support.started import PATIENT, Started, started, with_doors
+from tests.support.started import PATIENT, Started, started, with_listeners
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.nightly
@@ -27,7 +27,7 @@ ASKED: dict[str, Any] = {"sample_rate_hz": 24_000, "custom_configuration": {"see
 
 
 @dataclass
-class Doors:
+class Listeners:
     """A service and its ports."""
 
     of: Started
@@ -48,40 +48,40 @@ class Doors:
 
 
 @pytest.fixture(scope="module", params=[(), ("--plain",)], ids=["through HAProxy", "through Serve's own proxy"])
-def doors(home: Path, folder: Path, request: pytest.FixtureRequest) -> Iterator[Doors]:
+def listeners(home: Path, folder: Path, request: pytest.FixtureRequest) -> Iterator[Listeners]:
     grpc, wyoming = free_port(), free_port()
-    with started(*request.param, home=home, folder=folder, changes=with_doors(grpc, wyoming), **PATIENT) as found:
+    with started(*request.param, home=home, folder=folder, changes=with_listeners(grpc, wyoming), **PATIENT) as found:
         found.wait_until_ready()
-        yield Doors(found, grpc, wyoming)
+        yield Listeners(found, grpc, wyoming)
 
 
-def test_riva_speaks_the_bytes_of_http(doors: Doors):
-    expected = doors.speaks()
-    assert doors.riva.whole(text=TEXT, **ASKED, timeout=120)[0].audio == expected
-    assert b"".join(one.audio for one in doors.riva.stream({"text": TEXT, **ASKED}, timeout=120)) == expected
-    assert b"".join(one.audio for one in doors.riva.older(text=TEXT, **ASKED, timeout=120)) == expected
-    assert "alloy" not in [one.parameters["voice_name"] for one in doors.riva.config().model_config], "an alias"
+def test_riva_speaks_the_bytes_of_http(listeners: Listeners):
+    expected = listeners.speaks()
+    assert listeners.riva.whole(text=TEXT, **ASKED, timeout=120)[0].audio == expected
+    assert b"".join(one.audio for one in listeners.riva.stream({"text": TEXT, **ASKED}, timeout=120)) == expected
+    assert b"".join(one.audio for one in listeners.riva.older(text=TEXT, **ASKED, timeout=120)) == expected
+    assert "alloy" not in [one.parameters["voice_name"] for one in listeners.riva.config().model_config], "an alias"
 
 
-def test_errors_of_riva_have_a_status_and_details(doors: Doors):
-    assert refusal(lambda: doors.riva.whole(text=TEXT, voice_name="nobody")) == ("INVALID_ARGUMENT", "voice_not_found")
-    assert refusal(lambda: doors.riva.stream({"text": ""})) == ("INVALID_ARGUMENT", "out_of_range")
+def test_errors_of_riva_have_a_status_and_details(listeners: Listeners):
+    assert refusal(lambda: listeners.riva.whole(text=TEXT, voice_name="nobody")) == ("INVALID_ARGUMENT", "voice_not_found")
+    assert refusal(lambda: listeners.riva.stream({"text": ""})) == ("INVALID_ARGUMENT", "out_of_range")
 
 
 @pytest.mark.parametrize("leaves", ["cancels", "deadline"])
-def test_who_leaves_a_call_frees_the_slot(doors: Doors, leaves: str):
-    uncached = Caller(f"127.0.0.1:{doors.grpc}", **{"cache-control": "no-store"})
+def test_who_leaves_a_call_frees_the_slot(listeners: Listeners, leaves: str):
+    uncached = Caller(f"127.0.0.1:{listeners.grpc}", **{"cache-control": "no-store"})
     replies = uncached.stream({"text": LONG, **ASKED}, timeout=600 if leaves == "cancels" else 3)
     if leaves == "cancels":
         next(replies)
         replies.cancel()
     else:
         assert refusal(lambda: replies)[0] == "DEADLINE_EXCEEDED"
-    wait_until(lambda: is_idle(doors.health()), 10.0)
+    wait_until(lambda: is_idle(listeners.health()), 10.0)
 
 
-def test_nvidias_client_makes_all_three_calls(doors: Doors):
-    command = [python_of_clients(RIVA), str(RIVA_SCENARIOS), f"127.0.0.1:{doors.grpc}"]
+def test_nvidias_client_makes_all_three_calls(listeners: Listeners):
+    command = [python_of_clients(RIVA), str(RIVA_SCENARIOS), f"127.0.0.1:{listeners.grpc}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -90,9 +90,9 @@ def test_nvidias_client_makes_all_three_calls(doors: Doors):
     assert all(found.values()), found
 
 
-def test_home_assistant_is_spoken_to(doors: Doors):
-    spoken = asyncio.run(home_assistant_reads(doors.wyoming, TEXT, None))
+def test_home_assistant_is_spoken_to(listeners: Listeners):
+    spoken = asyncio.run(home_assistant_reads(listeners.wyoming, TEXT, None))
     assert spoken is not None
     assert len(spoken) > 10_000
-    headers, audio = asyncio.run(home_assistant_streams(doors.wyoming, list(LONG[:60]), None))
+    headers, audio = asyncio.run(home_assistant_streams(listeners.wyoming, list(LONG[:60]), None))
     assert (headers, len(audio) > 10_000) == (1, True)

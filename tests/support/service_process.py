@@ -1,4 +1,4 @@
-"""A door in a process of its own, which can be killed: `python -m tests.support.door_process PORT`."""
+"""A service in a process of its own, which can be killed: `python -m tests.support.service_process PORT`."""
 
 import subprocess
 import sys
@@ -17,17 +17,17 @@ CHUNKS = 10
 STARTED_S = 60.0
 
 
-def start_door(port: int) -> "subprocess.Popen[bytes]":
+def start_service(port: int) -> "subprocess.Popen[bytes]":
     """Returns once it answers."""
-    door = subprocess.Popen([sys.executable, "-m", "tests.support.door_process", str(port)], cwd=PROJECT)
+    process = subprocess.Popen([sys.executable, "-m", "tests.support.service_process", str(port)], cwd=PROJECT)
     began = time.monotonic()
     while time.monotonic() - began < STARTED_S:
         with suppress(requests.ConnectionError):
             if requests.get(f"http://127.0.0.1:{port}/live", timeout=5).ok:
-                return door
+                return process
         time.sleep(0.05)
-    door.kill()
-    raise TimeoutError("the door does not answer")
+    process.kill()
+    raise TimeoutError("the service does not answer")
 
 
 def say_live(url: str, text: str) -> "subprocess.Popen[bytes]":
