@@ -7,9 +7,8 @@ Out:   one line per section and a short table; a JSON file with hardware, commit
 Never: what a bare machine lacks, beyond NEEDED: no git, no network. torch, before it is known that nothing is missing
 
 Aims are figures that the project wants to reach on one large GPU; a missed aim is no failure. Parity is checked against
-the same engine on the CPU in float32, which tests/parity checks against the ChatTTS package. If that package can be imported,
-its own decode loop is timed as well. With --device cpu the same sections rehearse on a CPU, kernels in
-Triton's interpreter; --layers 1 makes that affordable.
+the same engine on the CPU in float32, which tests/parity checks against the ChatTTS package. With --device cpu the same
+sections rehearse on a CPU, kernels in Triton's interpreter; --layers 1 makes that affordable.
 """
 
 import argparse

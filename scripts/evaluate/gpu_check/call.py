@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -69,11 +70,23 @@ def run_here(section: Section, args: argparse.Namespace) -> int:
     return 0 if report.all_hold else 1
 
 
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Signals that stop a process end it by way of its `finally` clauses meanwhile; one that is ignored stays so."""
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    handled = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    for number in handled:
+        signal.signal(number, _stop)
+    try:
+        yield
+    finally:
+        for number, handler in handled.items():
+            signal.signal(number, handler)
+
+
+@stoppable()
 def run_all(queue: list[Section], args: argparse.Namespace) -> int:
     """Runs each section in a process of its own, and prints a table at the end."""
-    for number in STOPPING:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _stop)
     began = time.monotonic()
     resolved(args.checkpoint)
     findings = Findings.begin(places(args), described(args))

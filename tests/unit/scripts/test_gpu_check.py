@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,7 +45,7 @@ from scripts.evaluate.gpu_check.findings import add, read
 from scripts.evaluate.gpu_check.functional import promise_equal
 from scripts.evaluate.gpu_check.report import Report
 from scripts.evaluate.gpu_check.runners import config_of
-from scripts.evaluate.gpu_check.sections import FIRST, Section, sections
+from scripts.evaluate.gpu_check.sections import FIRST, USUAL_S, Section, sections
 from scripts.evaluate.gpu_check.sequences import SharedCheckpoint, Take
 from serve.commands.launch.processes import processes
 from tests.support.signals import as_in_a_terminal
@@ -259,6 +260,7 @@ def test_sections_are_chosen_by_name_pattern_and_limit(capsys):
     assert len(found) == 5
     assert call.chosen(every, None, parser) == list(every.values())
     assert list(every)[: len(FIRST)] == list(FIRST), "every name of the order is a section"
+    assert set(USUAL_S) <= set(every), "no estimate is of a section that does not exist"
     for wrong in ("nothing", "parity@soon"):
         with pytest.raises(SystemExit):
             call.chosen(every, [wrong], parser)
@@ -279,6 +281,35 @@ def test_the_plan_of_the_first_half_hour_is_the_checks_own():
         assert usual_s == int(cells[1]) < 570
         planned += names
     assert planned == list(FIRST)
+    deciding = re.findall(r"^- `(.*?)`", page.partition("## What a figure decides")[2], re.MULTILINE)
+    assert deciding
+    assert set(deciding) <= set(every)
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_DFL, signal.SIG_IGN, lambda number, frame: None])
+@pytest.mark.parametrize("ending", ["returns", "raises"])
+def test_a_call_leaves_the_handlers_of_signals_as_they_were(handler, ending):
+    before = {number: signal.signal(number, handler) for number in call.STOPPING}
+    try:
+        with suppress(ValueError), call.stoppable():
+            for number in call.STOPPING:
+                assert (signal.getsignal(number) is signal.SIG_IGN) == (handler is signal.SIG_IGN)
+                assert handler is signal.SIG_IGN or signal.getsignal(number) is call._stop
+            if ending == "raises":
+                raise ValueError
+        assert {signal.getsignal(number) for number in call.STOPPING} == {handler}
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def test_all_of_a_call_is_stoppable(tmp_path, demo_root, monkeypatch):
+    handlers = []
+    monkeypatch.setattr(call, "run_apart", lambda *named: handlers.append(signal.getsignal(signal.SIGTERM)) or (None, ""))
+    before = signal.getsignal(signal.SIGTERM)
+    call.run_all([paper_section("first")], small(tmp_path, demo_root))
+    assert handlers == [call._stop]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_single_bit_is_a_no():
