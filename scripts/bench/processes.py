@@ -145,10 +145,13 @@ class CoreWatch:
         self._groups = groups
         self._period_s = period_s
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="core-watch", daemon=True)
+        self._thread = threading.Thread()
         self.samples = Samples(running={kind: [] for kind in groups}, waiting={kind: [] for kind in groups})
 
     def __enter__(self) -> Self:
+        self._thread = threading.Thread(
+            target=self._watch, args=(time.perf_counter(), self._use()), name="core-watch", daemon=True
+        )
         self._thread.start()
         return self
 
@@ -156,10 +159,8 @@ class CoreWatch:
         self._ended.set()
         self._thread.join()
 
-    def _watch(self) -> None:
-        began = earlier_s = time.perf_counter()
-        earlier = self._use()
-        has_ended = False
+    def _watch(self, began: float, earlier: dict[str, tuple[float, float]]) -> None:
+        earlier_s, has_ended = began, False
         while not has_ended:
             has_ended = self._ended.wait(self._period_s)
             now_s, now = time.perf_counter(), self._use()
