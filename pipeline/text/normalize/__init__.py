@@ -5,7 +5,8 @@ Out:   NormalizedText: Chinese characters, Latin letters, spaces, the signs "，
        what ChatTTS was trained on
 Never: tokens, voices
 
-One pass, in reading order: written (Unicode to plain signs, each with its position), languages (the language of each
+One pass, in reading order: written (Unicode to plain signs, each with its position), shadow (one spelling of characters and
+numbers, position by position), languages (the language of each
 position), structure (the markup of whole lines), scan (the first matching rule reads the text; its _ORDER names the modules
 of rules, whose shared tables are in units and words), known (drops what the checkpoint does not know), join (one text and its
 spans). Nothing here can write a bracket: only a tag of the source becomes a tag.
@@ -22,6 +23,7 @@ from pipeline.text.normalize.languages import detect_language, language_runs, pa
 from pipeline.text.normalize.latin import MAX_WORD_LETTERS
 from pipeline.text.normalize.options import LANGUAGE_CHOICES, PLAIN, Language, LanguageChoice, NormalizeOptions, Reading
 from pipeline.text.normalize.scan import scan
+from pipeline.text.normalize.shadow import shadow
 from pipeline.text.normalize.written import write
 from pipeline.text.normalized_text import NormalizedText
 
@@ -69,6 +71,7 @@ def normalize(
     """
     tags = [match.span() for match in _TAG.finditer(text)] if control_tags else []
     written = write(text, tags=tags, readings=readings, entities=options.html)
+    written = replace(written, text=shadow(written.text))
     painted = paint(written.text, language, fallback)
     spoken = join(written, only_known(scan(written, painted, options), vocabulary), text)
     return replace(spoken, text=spoken.text.translate(vocabulary.signs))

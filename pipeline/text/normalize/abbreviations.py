@@ -13,158 +13,14 @@ import re
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import NOT_IN_WORD, SENTENCE_END
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
+from pipeline.text.normalize.tables import word_table
 from pipeline.text.normalize.words import MONTHS, STATES
 
-TITLES = {  # before a name; those in _DOTLESS also without a dot
-    "Mr": "Mister",
-    "Mrs": "Missus",
-    "Ms": "Miz",
-    "Mx": "Mix",
-    "Messrs": "Messers",
-    "Dr": "Doctor",
-    "Drs": "Doctors",
-    "Prof": "Professor",
-    "Rev": "Reverend",
-    "Fr": "Father",
-    "Hon": "Honorable",
-    "Pres": "President",
-    "Gov": "Governor",
-    "Sen": "Senator",
-    "Sens": "Senators",
-    "Rep": "Representative",
-    "Reps": "Representatives",
-    "Atty": "Attorney",
-    "Supt": "Superintendent",
-    "Insp": "Inspector",
-    "Det": "Detective",
-    "Gen": "General",
-    "Col": "Colonel",
-    "Maj": "Major",
-    "Capt": "Captain",
-    "Lt": "Lieutenant",
-    "Cmdr": "Commander",
-    "Adm": "Admiral",
-    "Sgt": "Sergeant",
-    "Cpl": "Corporal",
-    "Pvt": "Private",
-    "St": "Saint",
-    "Ste": "Sainte",
-    "Ft": "Fort",
-    "Mt": "Mount",
-    "Pt": "Point",
-}
+TITLES = word_table("title")  # before a name; those in _DOTLESS also without a dot
 _DOTLESS = ("Mr", "Mrs", "Ms", "Mx", "Messrs", "Dr", "Drs", "Prof", "Capt", "Lt", "Sgt", "St", "Ft", "Mt", "Rev", "Sen", "Gov")
-_STREETS = {
-    "St": "Street",
-    "Ave": "Avenue",
-    "Av": "Avenue",
-    "Blvd": "Boulevard",
-    "Rd": "Road",
-    "Ln": "Lane",
-    "Dr": "Drive",
-    "Hwy": "Highway",
-    "Pkwy": "Parkway",
-    "Expy": "Expressway",
-    "Sq": "Square",
-    "Ct": "Court",
-    "Pl": "Place",
-    "Ter": "Terrace",
-    "Cir": "Circle",
-    "Tpke": "Turnpike",
-}
-_BEFORE_NUMBERS = {  # lower or upper case; a number follows
-    "p": "page",
-    "pp": "pages",
-    "pg": "page",
-    "pgs": "pages",
-    "ch": "chapter",
-    "chap": "chapter",
-    "chs": "chapters",
-    "mag": "magnitude",
-    "vol": "volume",
-    "vols": "volumes",
-    "sec": "section",
-    "sect": "section",
-    "fig": "figure",
-    "figs": "figures",
-    "eq": "equation",
-    "eqs": "equations",
-    "ext": "extension",
-    "art": "article",
-    "arts": "articles",
-    "par": "paragraph",
-    "para": "paragraph",
-    "nos": "numbers",
-    "ver": "version",
-    "pt": "part",
-    "ed": "edition",
-    "col": "column",
-    "tel": "telephone",
-    "ph": "phone",
-    "rm": "room",
-    "bldg": "building",
-    "apt": "apartment",
-    "ste": "suite",
-    "est": "established",
-    "ca": "circa",
-    "c": "circa",
-    "b": "born",
-    "d": "died",
-    "min": "minimum",
-    "max": "maximum",
-    "avg": "average",
-    "temp": "temperature",
-    "approx": "approximately",
-    "op": "opus",
-}
-_DOTTED = {  # with a dot, in this spelling or with a capital letter
-    "etc": "et cetera",
-    "approx": "approximately",
-    "appt": "appointment",
-    "asst": "assistant",
-    "assn": "association",
-    "assoc": "associates",
-    "attn": "attention",
-    "avg": "average",
-    "bldg": "building",
-    "bros": "Brothers",
-    "cf": "compare",
-    "cont": "continued",
-    "corp": "Corporation",
-    "dept": "department",
-    "depts": "departments",
-    "dist": "district",
-    "div": "division",
-    "esp": "especially",
-    "esq": "Esquire",
-    "est": "established",
-    "excl": "excluding",
-    "feat": "featuring",
-    "govt": "government",
-    "inc": "Incorporated",
-    "incl": "including",
-    "inst": "institute",
-    "intl": "international",
-    "jr": "Junior",
-    "ltd": "Limited",
-    "max": "maximum",
-    "mfg": "manufacturing",
-    "mgr": "manager",
-    "mgmt": "management",
-    "misc": "miscellaneous",
-    "natl": "national",
-    "orig": "original",
-    "pkg": "package",
-    "prev": "previous",
-    "qty": "quantity",
-    "ref": "reference",
-    "sr": "Senior",
-    "tel": "telephone",
-    "temp": "temperature",
-    "univ": "university",
-    "viz": "namely",
-    "vs": "versus",
-}
+_STREETS = word_table("street")
+_BEFORE_NUMBERS = word_table("before number")  # lower or upper case; a number follows
+_DOTTED = word_table("dotted")  # with a dot, in this spelling or with a capital letter
 _CAPITALIZED = {"co": "Company", "fig": "Figure"}
 _SURE = {
     "AVE": "Avenue",
@@ -177,19 +33,7 @@ _SURE = {
 }
 _SURE |= {"Fl": "Floor", "est": "estimate", "incl": "included"}
 _NO_CAPITAL = ("max", "cont", "est")
-_WEEKDAYS = {
-    "Mon": "Monday",
-    "Tue": "Tuesday",
-    "Tues": "Tuesday",
-    "Wed": "Wednesday",
-    "Weds": "Wednesday",
-    "Thu": "Thursday",
-    "Thur": "Thursday",
-    "Thurs": "Thursday",
-    "Fri": "Friday",
-    "Sat": "Saturday",
-    "Sun": "Sunday",
-}
+_WEEKDAYS = word_table("weekday")
 _SURE_DAYS = [day for day in _WEEKDAYS if day not in ("Sat", "Sun")]
 _SHORT_MONTHS = {name[:3]: name for name in MONTHS if len(name) > 3} | {"Sept": "September"}
 _SIDES = {"N": "North", "S": "South", "E": "East", "W": "West"}
@@ -263,6 +107,19 @@ def _care_of(match: Match, language: Language) -> Outcome:
     return {"c/o": "care of", "w/out": "without", "w/o": "without", "n/a": "not applicable"}[match[0].lower()]
 
 
+def _cups(match: Match, language: Language) -> Outcome:
+    """The c. of 3 c. flour."""
+    return "cup" if re.search(r"(?:/\d{1,2}|(?<![\d.])1|(?<!\d)[½⅓⅔¼¾])\s$", before(match, 6)) else "cups"
+
+
+def _each(match: Match, language: Language) -> Outcome:
+    return "each"
+
+
+def _number(match: Match, language: Language) -> Outcome:
+    return "number"
+
+
 def _cased(words: dict[str, str]) -> str:
     capitals = [word.capitalize() for word in words if word not in _NO_CAPITAL]
     return alternatives([*words, *capitals])
@@ -274,6 +131,9 @@ _INNER_DOT = r"(?:\.(?=[,;:)-]|\s[a-z\d&(-]))?"
 """a dot that is certainly no stop"""
 _WORD_EDGE = r"(?![A-Za-z0-9'])"
 RULES: list[Rule] = [
+    rule("a", r"(?:(?<=\d\s)|(?<=[½⅓⅔¼¾]\s))c\.(?=\s[a-z])", _cups),
+    rule("a", r"(?:(?<=\d\s)|(?<=\d))ea\.?(?=\s?[,;.)]|\s[a-z]|$)", _each),
+    rule("a", r"(?<=[a-z]\s)no\.(?=\s(?:is|was|of|on|for|in|and|or|to|will|has|must)\b|:)", _number),
     rule("a", r"(?<=\d )(?P<word>est)\.?(?=\s?[),;]|\s*$)", _sure),
     rule("a", r"(?<=not )(?P<word>incl)(?![A-Za-z])(?:\.(?=[,;:)]|\s[a-z]))?", _sure),
     rule("a", rf"{NOT_IN_WORD}(?P<word>AVE|BLVD|PKWY)(?!'?[A-Za-z0-9])(?:\.(?=,|\s[A-Z0-9]))?", _sure),

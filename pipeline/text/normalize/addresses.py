@@ -1,8 +1,8 @@
-"""Addresses: reads web and e-mail addresses, files, paths, mentions, hashtags and telephone numbers, part by part.
+"""Addresses: reads web and e-mail addresses, files, paths, mentions and hashtags, part by part.
 
-In:    matches of addresses and telephone numbers
+In:    matches of addresses
 Out:   words
-Never: quantities, dates
+Never: quantities, dates, telephone numbers
 """
 
 import re
@@ -13,27 +13,14 @@ from pipeline.text.normalize.numbers import integer, spell
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import NOT_IN_WORD
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
+from pipeline.text.normalize.tables import row_table
 from pipeline.text.normalize.words import DOMAIN_WORDS, FILE_ENDINGS, PLAIN_ENDINGS, TOP_LEVEL_DOMAINS
 
-_ADDRESS_SIGNS: dict[str, tuple[str, str]] = {
-    ".": ("dot", "点"),
-    "/": ("slash", "斜杠"),
-    "-": ("dash", "杠"),
-    "_": ("underscore", "下划线"),
-    "@": ("at", "艾特"),
-    ":": ("colon", "冒号"),
-    "~": ("tilde", "波浪号"),
-    "+": ("plus", "加"),
-    "%": ("percent", "百分号"),
-    "#": ("hash", "井号"),
-    "&": ("and", "和"),
-    "=": ("equals", "等于"),
-    "?": ("question mark", "问号"),
-}
+ADDRESS_SIGNS = row_table("address sign")
 _ADDRESS_PART = re.compile(r"[A-Za-z]+|\d+|[\u4e00-\u9fff]+|[^A-Za-z\d\u4e00-\u9fff]")
 _DOMAIN = rf"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{{0,62}}[A-Za-z0-9])?\.){{1,6}}(?:{alternatives(TOP_LEVEL_DOMAINS)})(?![A-Za-z0-9])"
 _PATH = (
-    r"(?::(?P<port>\d{1,5})(?!\d))?(?P<path>(?:/[A-Za-z0-9._~%+@-]{0,100}){0,12}?(?<!\.))"
+    r"(?::(?P<port>\d{1,5})(?!\d))?(?P<path>(?:/[A-Za-z0-9._~%+@/-]{0,2000}(?<![./]))?)"
     r"(?P<rest>/?[?#][^\s\u3000-\uffff\"'<>)|`\]]{1,2000}(?<![.,;:!?*_~])|/)?"
 )
 
@@ -46,8 +33,8 @@ def address_words(written: str, language: Language) -> str:
             spoken.append(spell(part, language) if len(part) > 2 or part[0] == "0" else integer(part, language))
         elif part.isascii() and part.isalpha():
             spoken.append(_domain_word(part))
-        elif part in _ADDRESS_SIGNS:
-            spoken.append(_ADDRESS_SIGNS[part][language == "zh"])
+        elif part in ADDRESS_SIGNS:
+            spoken.append(ADDRESS_SIGNS[part][language == "zh"])
         elif "\u4e00" <= part[0] <= "\u9fff":
             spoken.append(plain_chinese(part, replace_homophones=False))
     return join_words(spoken)
@@ -66,7 +53,7 @@ def _url(match: Match, language: Language) -> Outcome:
     rest = match["rest"] or ""
     spoken = address_words(host, language)
     if match["port"]:
-        spoken = join_words([spoken, _ADDRESS_SIGNS[":"][language == "zh"], spell(match["port"], language)])
+        spoken = join_words([spoken, ADDRESS_SIGNS[":"][language == "zh"], spell(match["port"], language)])
     return join_words([spoken, address_words((match["path"] or "") + ("" if rest == "/" else rest), language)])
 
 
@@ -75,7 +62,7 @@ def _email(match: Match, language: Language) -> Outcome:
 
 
 def _ip(match: Match, language: Language) -> Outcome:
-    dot = _ADDRESS_SIGNS["."][language == "zh"]
+    dot = ADDRESS_SIGNS["."][language == "zh"]
     parts = [spell(part, language) for part in match["address"].split(".")]
     spoken = join_words([word for part in parts for word in (dot, part)][1:])
     if match["port"]:
@@ -84,9 +71,14 @@ def _ip(match: Match, language: Language) -> Outcome:
 
 
 def _file(match: Match, language: Language) -> Outcome:
-    name, ending = match["name"], match["ending"]
+    return join_words([address_words(match["name"], language), str(_ending(match, language))])
+
+
+def _ending(match: Match, language: Language) -> Outcome:
+    """The .xlsx of 表格.xlsx."""
+    ending = match["ending"]
     spoken = ending if ending.lower() in PLAIN_ENDINGS else _letters_and_digits(ending, language)
-    return join_words([address_words(name, language), _ADDRESS_SIGNS["."][language == "zh"], spoken])
+    return join_words([ADDRESS_SIGNS["."][language == "zh"], spoken])
 
 
 def _letters_and_digits(ending: str, language: Language) -> str:
@@ -99,6 +91,7 @@ def _path(match: Match, language: Language) -> Outcome:
     return address_words(match[0], language)
 
 
+_COLOUR = re.compile(r"#(?=.*\d)(?:[0-9A-F]{3}|[0-9A-Fa-f]{6}|[0-9A-Fa-f]{8})")
 _NUMBERED_BEFORE = re.compile(
     r"\b(?:order|ticket|invoice|case|item|booking|reference|ref|tracking|part|receipt|po|account|serial|claim)"
     r"(?: no\.?| number|:)?\s?$",
@@ -107,10 +100,12 @@ _NUMBERED_BEFORE = re.compile(
 
 
 def _mention(match: Match, language: Language) -> Outcome:
-    return join_words([_ADDRESS_SIGNS["@"][language == "zh"], *_name_words(match["name"], language)])
+    return join_words([ADDRESS_SIGNS["@"][language == "zh"], *_name_words(match["name"], language)])
 
 
 def _hashtag(match: Match, language: Language) -> Outcome:
+    if _COLOUR.fullmatch(match[0]) or match["name"].startswith(("键", "号键")):
+        return None  # a colour; a key of a telephone
     if _NUMBERED_BEFORE.search(before(match, 16)) and re.match(r"[A-Z]{1,4}(?:\d|$)", match["name"]):
         return None  # Order #A10
     return join_words(["hashtag" if language == "en" else "话题", *_name_words(match["name"], language)])
@@ -126,24 +121,6 @@ def _name_words(name: str, language: Language) -> list[str]:
     return words
 
 
-def _telephone(match: Match, language: Language) -> Outcome:
-    return telephone_words(match[0], language)
-
-
-def telephone_words(written: str, language: Language) -> str:
-    """Returns the digits in groups with pauses between them: as written, or 3-4-4 for a Chinese mobile number."""
-    groups = re.findall(r"\d+", written)
-    if len(groups) == 1 and len(groups[0]) == 11:
-        groups = [groups[0][:3], groups[0][3:7], groups[0][7:]]
-    plus = {"zh": "加", "en": "plus "}[language] if written.lstrip("( ").startswith("+") else ""
-    comma = {"zh": "，", "en": ", "}[language]
-    return plus + comma.join(spell(group, language, telephone=True) for group in groups)
-
-
-def _telephone_en(match: Match, language: Language) -> Outcome:
-    return telephone_words(match[0], "en") if language == "en" else None
-
-
 ADDRESSES: list[Rule] = [  # before dates and quantities, which look similar
     rule(
         "a",
@@ -156,10 +133,11 @@ ADDRESSES: list[Rule] = [  # before dates and quantities, which look similar
     rule("0", r"(?P<address>\d{1,3}(?:\.\d{1,3}){3})(?!\.?\d)(?::(?P<port>\d{1,5})(?!\d))?(?:/\d{1,2}(?!\d))?", _ip, "urls"),
     rule(
         "a0",
-        rf"{NOT_IN_WORD}(?P<name>(?:[A-Za-z0-9_.-]{{1,40}}/){{0,8}}[A-Za-z0-9][A-Za-z0-9_-]{{0,63}})\.(?P<ending>{alternatives(FILE_ENDINGS)})(?![A-Za-z0-9])",
+        rf"{NOT_IN_WORD}(?P<name>(?:[A-Za-z0-9_.-]{{1,40}}/){{0,8}}[A-Za-z0-9][A-Za-z0-9_-]{{0,63}}(?:\.[A-Za-z0-9_-]{{1,20}}){{0,4}})\.(?P<ending>{alternatives(FILE_ENDINGS)})(?![A-Za-z0-9])",
         _file,
         "urls",
     ),
+    rule(".", rf"(?<=[\u4e00-\u9fff)_])\.(?P<ending>{alternatives(FILE_ENDINGS)})(?![A-Za-z0-9])", _ending, "urls"),
     rule("/~", r"(?<![\w/.])~?(?:/[A-Za-z0-9._-]{1,64}){2,16}(?<!\.)/?", _path, "urls"),
     rule(
         "@",
@@ -167,18 +145,4 @@ ADDRESSES: list[Rule] = [  # before dates and quantities, which look similar
         _mention,
     ),
     rule("#", r"(?<![A-Za-z0-9&])#(?P<name>[A-Za-z\u4e00-\u9fff][A-Za-z0-9_\u4e00-\u9fff]{0,60})#?", _hashtag),
-    rule("0+(", r"(?<![\d.])(?:\+?86[- ]?)?1[3-9]\d(?:[- ]?)\d{4}(?:[- ]?)\d{4}(?![\d.])", _telephone, "phone"),
-    rule(
-        "0",
-        r"(?<![\d.-])(?:0\d{2,3}[- ]\d{7,8}|0\d{4} \d{6}|0\d{2,3}-\d{4}[- ]\d{4}|"
-        r"[48]00[- ]\d{3}[- ]\d{4}|[48]00[- ]\d{4}[- ]\d{3})(?![\d-])",
-        _telephone,
-        "phone",
-    ),
-    rule("+", r"\+(?=(?:[- ()]{0,2}\d){7})\d{1,3}(?:[- ]?\(?\d{2,5}\)?){1,6}(?![\d])", _telephone, "phone"),
-    rule("(0", r"(?<![\d.-])(?:1[- ])?(?:\(\d{3}\)\s?|\d{3}[-.])\d{3}[-.]\d{4}(?![\d-])", _telephone, "phone"),
-    rule("0", r"(?<![\d.-])\d{3}-\d{4}(?![\d-])", _telephone_en, "phone"),
-]
-GROUPS: list[Rule] = [  # after dates
-    rule("0", r"(?<![\d.-])\d{1,7}(?:-\d{1,7}){2,6}(?![\d-])", _telephone, "phone"),
 ]

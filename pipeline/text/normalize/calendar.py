@@ -24,7 +24,9 @@ _HALF = r"(?:\s?(?P<half>[AaPp])(?:[Mm]\b|\.[Mm]\.(?=\s?[a-z0-9,;:)–—-])|\.[
 _ABOUT = re.compile(r"(?:近|约|超过|过去|长达|大约|将近|至少|历时|历经|上下|整整|有着?|了)$")
 _LONG_AFTER = re.compile(r"\s?年(?:来|间|历史|的历史|以上|左右|之久|前|后|多)")
 _SCORE_BEFORE = re.compile(
-    r"(?:比分|战胜|击败|赢|输|负|胜|平|比例|以|score|won|beat|lost|win|lose|ratio)[^\d]{0,6}$", re.IGNORECASE | re.ASCII
+    r"(?:比分|战胜|击败|赢|输|负|胜|平|比例|以|局|盘|score|scores|won|beat|lost|win|lose|ratio|sets)[^\d。]{0,6}"
+    r"(?:\d{1,3}:\d{1,3}[、，, ]{1,2}){0,5}$",
+    re.IGNORECASE | re.ASCII,
 )
 _YEAR_WORDS = (
     r"(?:\b(?:in|since|by|until|till|from|before|after|during|circa|year|years|of|late|early|mid|spring|summer|autumn|fall|winter|around|"
@@ -40,6 +42,15 @@ _OLD_YEAR_BEFORE = re.compile(
 )
 
 
+_REIGN = re.compile(
+    r"\b(?:rul|reign|liv|last|flourish|serv|occup|inhabit|govern|stood|built|construct|king|queen|emperor|empress|pope|duke|count|war|dynasty|period|"
+    r"era|century|medieval|colon|wrote|work|empire|kingdom)",
+    re.IGNORECASE | re.ASCII,
+)
+_SPAN = re.compile(
+    r"\b(?:from|between|about|around|circa|c\.)\s(?:about\s|around\s)?1?\d{3}\s(?:to|until|till|and)\s(?:about\s|around\s)?1?\d{3}(?!,?\d)",
+    re.ASCII,
+)
 _DATED_BEFORE = re.compile(r"(?:日期|出生于?|生日|\b(?:date|dated|born|expires|DOB))[:为是]?\s?$", re.ASCII)
 _UNIT_AFTER = re.compile(rf"\s(?:{alternatives(list(UNITS))}){EDGE}", re.ASCII)
 
@@ -150,7 +161,7 @@ def _century(match: Match, language: Language) -> Outcome:
 
 def _clock(match: Match, language: Language) -> Outcome:
     hours, minutes = int(match["hours"]), int(match["minutes"])
-    if hours > 24 or minutes > 59 or _SCORE_BEFORE.search(before(match, 16)):
+    if hours > 24 or minutes > 59 or _SCORE_BEFORE.search(before(match, 36)):
         return None
     half = (match["half"] or "").lower()
     if half and hours > 12:
@@ -182,6 +193,8 @@ def _old_year(match: Match, language: Language) -> Outcome:
     context = before(match, 16)
     begins = not re.search(r"[A-Za-z0-9]\s?$", context, re.ASCII)
     is_year = _OLD_YEAR_BEFORE.search(context) or (begins and _HISTORY_AFTER.match(match.string, match.end()))
+    around = f"{context}{match[0]}{after(match, 18)}"
+    is_year = is_year or (_SPAN.search(around) and _REIGN.search(before(match, 60)))
     is_year = language == "en" and len(match["year"]) > (3 if begins else 2) and is_year
     is_count = COUNTED_AFTER.match(match.string, match.end()) or _UNIT_AFTER.match(match.string, match.end())
     return year(match["year"], "en") if is_year and not is_count else None
@@ -264,7 +277,7 @@ RULES: list[Rule] = [
     ),
     rule(
         "0",
-        rf"(?P<hours>\d{{1,2}}):(?P<minutes>\d\d)(?::(?P<seconds>[0-5]\d)(?:\.\d{{1,6}})?)?(?!:?\d)(?:{_HALF}|Z\b)?",
+        rf"(?P<hours>\d{{1,2}}):(?P<minutes>\d\d)(?::(?P<seconds>[0-5]\d)(?:\.\d{{1,6}})?)?(?!:?\d|,\d{{3}}(?!\d))(?:{_HALF}|Z\b)?",
         _clock,
         "dates",
     ),

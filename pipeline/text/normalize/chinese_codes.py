@@ -67,18 +67,18 @@ _SERVICE_NUMBERS = (
         "12301",
     ),
 )
-_CALLED_BEFORE = re.compile(
+CALLED_BEFORE = re.compile(
     r"(?:打|拨|拨通|拨号|呼叫|致电|来电|火警|匪警|急救|报警|救护|叫|热线|电话|短信|发送到|打了?|求助)[了个是为到:]?\s?$"
 )
 _CALLED_AFTER = re.compile(
     r"\s?(?:报警|接警|急救|火警|火灾|匪警|查号台?|指挥|热线|电话|出警|救护|民警|警察|警情|平台|中心|巡警|值班|消防|交警|交通事故|投诉|客服|救援|来电|求救|专线|"
     r"官网|APP|App|短信|营业厅)"
 )
-_CODE_BEFORE = re.compile(
-    r"(?:订单|运单|快递单?|单号|卡号|编号|账号|帐号|户号|学号|工号|证号|身份证|取件码|提货码|取餐码|取餐号|邀请码|优惠码|兑换码|"
+CODE_BEFORE = re.compile(
+    r"(?:订单|会议|客户|会员|工单|直播间|设备|商户|账户|运单|快递单?|单号|卡号|编号|账号|帐号|户号|学号|工号|证号|身份证|取件码|提货码|取餐码|取餐号|邀请码|优惠码|兑换码|"
     r"校验码|动态码|激活码|识别码|序列号|条形码|条码|代码|股票|证券|基金|端口|群号?|QQ群|房号|车牌|邮编|尾号|批号|批次|案号|"
     r"流水号|保单|发票|合同|档案|产品|货号|款号|色号|商品|频道|频率|包间|包厢|桌号|错误码?|状态码?|返回码?|报错|单元|门牌|宿舍|"
-    r"教室|病房|床号|考号|准考证|考场|座位|楼|栋|座|幢)(?:号码|号|[为是:#(（]|\s){0,3}$"
+    r"教室|病房|床号|考号|准考证|考场|座位|楼|栋|座|幢)(?:号码|号|ID|id|[为是:#(（]|\s){0,3}$"
 )
 _CODE_AFTER = re.compile(
     r"\s?(?:教室|包间|包厢|宿舍|会议室|寝室|房|病房|病室|办公室|实验室|机房|路公交|路车|路(?!人|程|费|灯)|次(?:列车|航班|动车|高铁|特快)|"
@@ -123,7 +123,7 @@ def _service(match: Match, language: Language) -> Outcome:
     """10086, 12345 and bank lines anywhere, 110 only beside a word of calling."""
     if language != "zh" or _MEASURE.match(match.string, match.end()):
         return None
-    is_called = _CALLED_BEFORE.search(before(match, 6)) or _CALLED_AFTER.match(match.string, match.end())
+    is_called = CALLED_BEFORE.search(before(match, 6)) or _CALLED_AFTER.match(match.string, match.end())
     known = match[0] in _SERVICE_NUMBERS and not match[0].endswith("000")
     bank = match[0].startswith(("955", "123")) and len(match[0]) == 5
     return spell(match[0], "zh", telephone=True) if is_called or known or bank else None
@@ -132,8 +132,11 @@ def _service(match: Match, language: Language) -> Outcome:
 def _code(match: Match, language: Language) -> Outcome:
     if language != "zh":
         return None
-    if _CODE_BEFORE.search(before(match, 10)) and not _MEASURE.match(match.string, match.end()):
-        return spell(match[0], "zh")
+    groups = match[0].split(" ")
+    if CODE_BEFORE.search(before(match, 10)) and not _MEASURE.match(match.string, match.end()):
+        return "，".join(spell(group, "zh") for group in groups)
+    if len(groups) > 1:
+        return None
     after_it = _CODE_AFTER.match(match.string, match.end())
     is_round = match[0].endswith("00") and match.string.startswith("路", match.end())
     return spell(match[0], "zh") if after_it and not is_round else None
@@ -277,8 +280,12 @@ RULES: list[Rule] = [
         "numbers",
     ),
     rule("0", rf"{_FREE}(?:{_SLANG})(?![,.]\d|\s?[-+×÷*=]\s?\d)", _spelled, "numbers"),
+    rule(
+        "0", r"(?:(?<![\s\S])|(?<=[\n。!?]))(?:6{2,6}|8{2,3}|88?6|5{2,6}|9{2,3})(?=[，,~!。\s]|$)(?!,\d)", _spelled, "numbers"
+    ),
+    rule("0", r"(?<![\d.,第共有约])(?P<digits>[089]\d)(?=款(?:的|车|[^，。]{0,6}(?:车|型)))", _house, "numbers"),
     rule("0", rf"{_FREE}(?:9\d{{2,4}}|1[0-9]{{2,4}}){_END}(?![-~]\d)", _service, "phone"),
-    rule("0", rf"{_FREE}\d{{3,30}}{_END}(?![-~]\d)", _code, "numbers"),
+    rule("0", rf"{_FREE}(?<!\d )(?:\d{{2,6}}(?: \d{{2,6}}){{1,5}}|\d{{3,30}}){_END}(?![-~]\d| \d)", _code, "numbers"),
     rule("0", rf"{_FREE}\d{{9,15}}{_END}", _long, "numbers"),
     rule("0", rf"(?<![\d.,])(?P<digits>\d{{2,4}}){_END}", _model, "numbers"),
     rule("-", r"(?<=[歼轰运直苏])-(?P<digits>\d{1,3})(?!\d)", _hyphenated_model, "numbers"),

@@ -13,18 +13,20 @@ from pipeline.text.normalize.numbers import integer, pairs, spell, year
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import COUNTED_AFTER, EDGE, NOT_IN_WORD
 from pipeline.text.normalize.rule import Gap, Match, Outcome, Rule, after, alternatives, before, rule
+from pipeline.text.normalize.tables import word_table
 from pipeline.text.normalize.units import UNITS
 
 _LINK = r"(?:\s(?:numbers?|nos?\.?|num\.?|codes?|ids?|IDs?|is|was|are|ending\sin)|\s?[:=#]){0,4}\s?[\"'(]?$"
-_CALL = re.compile(
-    r"\b(?:(?:call|dial|ring|phone|text)(?:s|ed|ing|led|ling)?|rang|hotline|helpline|texts? [A-Z]{2,8} to|emergency number|"
+CALL_BEFORE = re.compile(
+    r"\b(?:(?:call|dial|ring|phone|text)(?:s|ed|ing|led|ling)?(?: \d{3},?(?: or| and| not)?)?|rang|"
+    r"hotline|helpline|texts? [A-Z]{2,8} to|emergency number|"
     r"pager)" + _LINK,
     re.IGNORECASE | re.ASCII,
 )
 _CALL_AFTER = re.compile(
     r"\s(?:calls?|callers?|operators?|dispatch(?:ers?)?|emergency|lines?|hotline|helpline|service)\b", re.ASCII
 )
-_SPELLED = re.compile(
+CODE_BEFORE = re.compile(
     r"\b(?:orders?|tracking|cards?|accounts?|acct\.?|a/c|invoices?|tickets?|cases?|references?|ref\.?|confirmation|booking|"
     r"reservation|verification|code|pin|passcode|password|otp|id|ssn|zip|postcode|policy|members?(?:hip)?|licen[cs]e|serial|"
     r"sku|upc|ean|vin|imei|isbn|issn|ext\.?|extension|p\.?o\.? box|area code|customer|employee|student|badge|batch|lot|part|"
@@ -59,65 +61,15 @@ _STREET = (
     "Street|Avenue|Road|Drive|Lane|Boulevard|Court|Place|Terrace|Square|Way|Circle|Highway|Parkway|Plaza|Row|Crescent|Close|"
     "Broadway|St|Ave|Av|Rd|Dr|Ln|Blvd|Ct|Pl|Sq|Hwy|Pkwy"
 )
-_STATES = {
-    "AL": "Alabama",
-    "AK": "Alaska",
-    "AZ": "Arizona",
-    "AR": "Arkansas",
-    "CA": "California",
-    "CO": "Colorado",
-    "CT": "Connecticut",
-    "DE": "Delaware",
-    "FL": "Florida",
-    "GA": "Georgia",
-    "HI": "Hawaii",
-    "ID": "Idaho",
-    "IL": "Illinois",
-    "IN": "Indiana",
-    "IA": "Iowa",
-    "KS": "Kansas",
-    "KY": "Kentucky",
-    "LA": "Louisiana",
-    "ME": "Maine",
-    "MD": "Maryland",
-    "MA": "Massachusetts",
-    "MI": "Michigan",
-    "MN": "Minnesota",
-    "MS": "Mississippi",
-    "MO": "Missouri",
-    "MT": "Montana",
-    "NE": "Nebraska",
-    "NV": "Nevada",
-    "NH": "New Hampshire",
-    "NJ": "New Jersey",
-    "NM": "New Mexico",
-    "NY": "New York",
-    "NC": "North Carolina",
-    "ND": "North Dakota",
-    "OH": "Ohio",
-    "OK": "Oklahoma",
-    "OR": "Oregon",
-    "PA": "Pennsylvania",
-    "RI": "Rhode Island",
-    "SC": "South Carolina",
-    "SD": "South Dakota",
-    "TN": "Tennessee",
-    "TX": "Texas",
-    "UT": "Utah",
-    "VT": "Vermont",
-    "VA": "Virginia",
-    "WA": "Washington",
-    "WV": "West Virginia",
-    "WI": "Wisconsin",
-    "WY": "Wyoming",
-    "DC": "D C",
-}
+_STATES = word_table("state code")
 _SURE_STATES = [
     code for code in _STATES if code not in ("IN", "OK", "ME", "OR", "HI", "MA", "PA", "LA", "ID", "OH", "CO", "AL", "DE")
 ]
 _COMMON_CALLS = ("911", "112", "999", "988")
 _UNIT_AFTER = re.compile(rf"\s?(?:{alternatives(list(UNITS))}){EDGE}", re.ASCII)
 _AIRLINERS = ("707", "717", "727", "737", "747", "757", "767", "777", "787")
+_HASH = re.compile(r"(?!\d+[a-f]$)(?=.*\d)(?=.*[a-f])\d[0-9a-f]{6,63}")
+_HASH_BEFORE = re.compile(r"\b(?:commit|hash|sha|revision|rev|build|checksum|digest|id|token)(?: is|:)?\s$", re.IGNORECASE)
 _GROUP = re.compile(r"[A-Za-z]+|\d+")
 
 
@@ -130,14 +82,14 @@ def _called(match: Match, language: Language) -> Outcome:
     if language != "en":
         return None
     digits = match["digits"]
-    if _CALL.search(before(match, 28)):
+    if CALL_BEFORE.search(before(match, 28)):
         return None if len(digits) == 3 and digits.endswith("00") else _spelled(digits)
     return _spelled(digits) if digits in _COMMON_CALLS and _CALL_AFTER.match(match.string, match.end()) else None
 
 
 def _code(match: Match, language: Language) -> Outcome:
     """Order 48213907, PIN 0420; of three digits or fewer it is a number."""
-    if language != "en" or not _SPELLED.search(before(match, 36)) or COUNTED_AFTER.match(match.string, match.end()):
+    if language != "en" or not CODE_BEFORE.search(before(match, 36)) or COUNTED_AFTER.match(match.string, match.end()):
         return None
     return ", ".join(map(_spelled, match[0].replace("-", " ").split()))
 
@@ -208,12 +160,29 @@ def _dated(match: Match, language: Language) -> Outcome:
 def _mixed(match: Match, language: Language) -> Outcome:
     """1Z999AA10123456784, 3f2a9c1: letters and digits one by one."""
     groups = _GROUP.findall(match[0])
-    is_code = len(groups) >= 4 or any(len(group) > 6 for group in groups if group.isdigit())
+    is_hash = match[0].islower() and bool(_HASH_BEFORE.search(before(match, 20)) or _HASH.fullmatch(match[0]))
+    is_code = is_hash or len(groups) >= 4 or any(len(group) > 6 for group in groups if group.isdigit())
     if not is_code and not (len(groups) == 3 and match[0][0].isdigit() and match[0].isupper()):
         return None
     if sum(group.isdigit() for group in groups) < 2 and len(groups) > 2:
         return None
     return join_words([spell(group, language) if group.isdigit() else letters(group) for group in groups])
+
+
+def _behind_underscore(match: Match, language: Language) -> Outcome:
+    """The digits of abc_1988."""
+    return spell(match[0], language)
+
+
+def _identifier(match: Match, language: Language) -> Outcome:
+    """3f2504e0-4f89-11d3-9a0c-0305e82c3301, #FF5733: hexadecimal digits one by one."""
+    groups = match[0].lstrip("#").split("-")
+    words = [
+        join_words([spell(part, language) if part.isdigit() else letters(part) for part in _GROUP.findall(group)])
+        for group in groups
+    ]
+    sign = ["" if match[0][0] != "#" else "hash" if language == "en" else "井号"]
+    return join_words([*sign, (", " if language == "en" else "，").join(words)])
 
 
 def _hexadecimal(match: Match, language: Language) -> Outcome:
@@ -237,7 +206,7 @@ def _number(match: Match, language: Language) -> Outcome:
 
 def _order(match: Match, language: Language) -> Outcome:
     """The sign of Order #A10-4432, which is no hashtag."""
-    return ("number" if language == "en" else Gap.NONE) if _SPELLED.search(before(match, 36)) else None
+    return ("number" if language == "en" else Gap.NONE) if CODE_BEFORE.search(before(match, 36)) else None
 
 
 def _extension(match: Match, language: Language) -> Outcome:
@@ -291,6 +260,19 @@ RULES: list[Rule] = [
         "numbers",
     ),
     rule("0a", rf"{NOT_IN_WORD}(?:[0-9A-Fa-f]{{2}}:){{5}}[0-9A-Fa-f]{{2}}(?!:?[A-Za-z0-9])", _hardware, "numbers"),
+    rule(
+        "0a",
+        rf"{NOT_IN_WORD}[0-9A-Fa-f]{{8}}-(?:[0-9A-Fa-f]{{4}}-){{3}}[0-9A-Fa-f]{{12}}(?![A-Za-z0-9])",
+        _identifier,
+        "numbers",
+    ),
+    rule(
+        "#",
+        r"#(?=[A-Fa-f]{0,7}\d)(?=\d{0,7}[A-Fa-f])(?:[0-9A-F]{3}|[0-9A-Fa-f]{6}|[0-9A-Fa-f]{8})(?![A-Za-z0-9])",
+        _identifier,
+        "numbers",
+    ),
+    rule("0", r"(?<=[A-Za-z\u4e00-\u9fff]_)\d{2,20}(?![\d.,])", _behind_underscore, "numbers"),
     rule("0", r"0[xX](?P<digits>[0-9A-Fa-f]{1,32})(?![A-Za-z0-9])", _hexadecimal, "numbers"),
     rule(
         "0",
@@ -307,7 +289,7 @@ RULES: list[Rule] = [
     ),
     rule(
         "0a",
-        rf"{NOT_IN_WORD}(?=[A-Za-z]{{0,9}}\d)(?=\d{{0,9}}[A-Za-z])(?:[A-Z0-9]{{5,34}}|[a-f0-9]{{7,64}})(?![A-Za-z0-9@]|-\w)",
+        rf"{NOT_IN_WORD}(?=[A-Za-z]{{0,9}}\d)(?=\d{{0,9}}[A-Za-z])(?:[A-Z0-9]{{5,34}}|[a-f0-9]{{6,64}})(?![A-Za-z0-9@]|-\w)",
         _mixed,
         "numbers",
     ),

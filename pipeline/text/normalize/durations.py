@@ -11,7 +11,7 @@ import re
 from pipeline.text.normalize.numbers import counted, integer, number
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import is_one
-from pipeline.text.normalize.rule import Match, Outcome, Rule, after, before, rule
+from pipeline.text.normalize.rule import Drop, Gap, Match, Outcome, Rule, after, before, rule
 
 _UNITS = (("hours", "hour", "小时"), ("minutes", "minute", "分"), ("seconds", "second", "秒"))
 _CLOCK_BEFORE = re.compile(
@@ -92,7 +92,13 @@ def _seconds(match: Match, language: Language) -> Outcome:
     return f"{integer(match['seconds'], 'zh')}秒" if language == "zh" else f"{integer(match['seconds'], 'en')} seconds"
 
 
+def _cue(match: Match, language: Language) -> Outcome:
+    """The times of a subtitle."""
+    return Drop("markup", Gap.STOP)
+
+
 RULES: list[Rule] = [
+    rule("0", r"(?:\d{1,2}:)?\d\d:\d\d[.,]\d{3}\s?--?>\s?(?:\d{1,2}:)?\d\d:\d\d[.,]\d{3}", _cue, "markdown"),
     rule(
         "0",
         r"(?P<hours>\d{1,2}):(?P<minutes>[0-5]\d):(?P<seconds>[0-5]\d(?:\.\d{1,3})?)(?!:?\d)(?!\s?[AaPp]\.?[Mm])",
@@ -100,7 +106,10 @@ RULES: list[Rule] = [
         "dates",
     ),
     rule(
-        "0", r"(?P<minutes>\d{1,3}):(?P<seconds>[0-5]\d)(?P<hundredths>\.\d{1,3})?(?!:?\d)(?!\s?[AaPp]\.?[Mm]\b)", _ms, "dates"
+        "0",
+        r"(?P<minutes>\d{1,3}):(?P<seconds>[0-5]\d)(?P<hundredths>\.\d{1,3})?(?!:?\d|,\d{3}(?!\d))(?!\s?[AaPp]\.?[Mm]\b)",
+        _ms,
+        "dates",
     ),
     rule("0", r"(?P<minutes>\d{1,2})\s?[′']\s?(?P<seconds>[0-5]\d)(?:\s?(?:[″\"]|''))?(?!\d)", _primes, "units"),
     rule("0", r"(?<![\d.,])(?P<seconds>[2-9]0)s(?![A-Za-z0-9]|'[A-Za-z])", _seconds, "units"),

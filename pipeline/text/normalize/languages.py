@@ -25,15 +25,17 @@ PROSE_WORDS = 4
 _PROSE = re.compile(r"[a-z]{2,}")
 
 _TOKEN = re.compile(
-    r"(?P<zh>[\u3400-\u9fff\uf900-\ufaff]+)|(?P<en>[A-Za-zÀ-ɏＡ-Ｚａ-ｚ](?:[A-Za-zÀ-ɏＡ-Ｚａ-ｚ0-9_.@:/+'’&-]*[A-Za-zÀ-ɏＡ-Ｚａ-ｚ0-9])?)|(?P<end>[。！？!?\n|]+|\.(?=\s|$))|(?P<mark>[，、；：])"
+    r"(?P<zh>[\u3400-\u9fff\uf900-\ufaff]+)|(?P<en>[A-Za-zÀ-ÖØ-öø-ɏＡ-Ｚａ-ｚ](?:[A-Za-zÀ-ÖØ-öø-ɏＡ-Ｚａ-ｚ0-9_.@:/+'’&-]*[A-Za-zÀ-ÖØ-öø-ɏＡ-Ｚａ-ｚ0-9])?)|(?P<end>[。！？!?\n|]+|\.(?=\s|$))|(?P<mark>[，、；：])"
 )
 _MAY_BE_MARKUP = frozenset("<\\/]`$")
 _MARKUP = re.compile(
     r"```[\s\S]{0,5000}?```|`[^`\n\u3400-\u9fff]{1,200}`|\$(?=\S)(?=[^$\n]{0,300}[\\^_=<>+])[^$\n]{1,300}(?<=\S)\$(?!\d)"
     rf"|</?(?:{'|'.join(sorted(HTML_BLOCKS + HTML_INLINE))})(?:\s[^<>]{{0,500}})?/?>|<!--[^<>]{{0,500}}-->|\\[A-Za-z]{{1,20}}"
-    r"|\b(?:https?|ftp)://[^\s\u3000-\uffff]{1,500}|\]\([^()\s]{1,500}\)",
+    r"|\b(?:https?|ftp)://[^\s\u3000-\uffff]{1,2000}|\]\([^()\s]{1,500}\)",
     re.IGNORECASE,
 )
+_CHINESE_MARKS = frozenset("，。、")
+"""marks of Chinese text; a text of numbers and signs with one of them is Chinese"""
 _RUN = re.compile(rb"z+|e+")
 _PAINT: dict[Language, bytes] = {"zh": b"z", "en": b"e"}
 _ZH = ord("z")
@@ -73,6 +75,8 @@ def paint(text: str, neutral: LanguageChoice, fallback: Language, *, own: bool =
         own: True: words keep their own language, so "iPhone" in a Chinese sentence is English.
     """
     tokens = list(_TOKEN.finditer(_without_markup(text)))
+    if neutral == "auto" and not _CHINESE_MARKS.isdisjoint(text):
+        fallback = "zh"
     whole = _majority(tokens, fallback) if neutral == "auto" else neutral
     canvas = bytearray(_PAINT[whole] * len(text))
 

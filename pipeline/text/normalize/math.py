@@ -13,7 +13,7 @@ import re
 from pipeline.text.normalize.latin import join_words
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import EDGE, NOT_IN_WORD
-from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
+from pipeline.text.normalize.rule import Drop, Gap, Match, Outcome, Rule, alternatives, before, rule
 from pipeline.text.normalize.tex import spelled, tex_words
 from pipeline.text.normalize.tex_tables import ACCENTS, BIG, FONTS, NAMES, TEXTS
 from pipeline.text.normalize.units import CLOSE_UNITS, UNITS
@@ -54,6 +54,11 @@ def _power(match: Match, language: Language) -> Outcome:
     return tex_words(match[0], language) or None
 
 
+def _masked(match: Match, language: Language) -> Outcome:
+    """The signs of f**k and b$$, which are neither powers nor money."""
+    return None if re.search(r"[=+*/()]\s?\w{0,8}$", before(match, 12)) else Drop("symbol")
+
+
 def _double_star(match: Match, language: Language) -> Outcome:
     return tex_words(f"{match['base']}^{{{match['power']}}}", language) or None
 
@@ -67,7 +72,7 @@ def _times(match: Match, language: Language) -> Outcome:
 
 
 def _of(match: Match, language: Language) -> Outcome:
-    return "of" if language == "en" else None
+    return "of" if language == "en" else Gap.SPACE
 
 
 def _raised(match: Match, language: Language) -> Outcome:
@@ -114,8 +119,13 @@ RULES: list[Rule] = [
         _power,
         "numbers",
     ),
+    rule("*", r"(?<=[A-Za-z])\*{2,6}(?=[A-Za-z]{1,8}(?![*A-Za-z]))", _masked),
+    rule("$", r"(?<=[a-z])\${1,4}(?=[A-Za-z\s.,!?]|$)", _masked),
     rule(
-        "0a", rf"{NOT_IN_WORD}(?P<base>\d{{1,9}}|[a-z])\*\*(?P<power>\d{{1,4}}|[a-z])(?![A-Za-z0-9*])", _double_star, "numbers"
+        "0a",
+        rf"{NOT_IN_WORD}(?P<base>\d{{1,9}}|[a-z])\*\*(?P<power>\d{{1,4}}|[a-z](?=\s?[-+*/=)]))(?![A-Za-z0-9*])",
+        _double_star,
+        "numbers",
     ),
     rule("a", rf"(?P<unit>{alternatives([*UNITS, *CLOSE_UNITS])}){EDGE}", _unit, "units"),
     rule("a×*", rf"(?:(?<=\d)|(?<=\d\s))[x×*](?=\s?{_TEN})", _product, "numbers"),

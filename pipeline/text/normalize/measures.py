@@ -7,7 +7,7 @@ Never: money, dates, plain numbers
 
 import re
 
-from pipeline.text.normalize.numbers import counted, number
+from pipeline.text.normalize.numbers import counted, number, plural_of
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import EDGE, MINUS, NUMBER, TO, is_one
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
@@ -16,6 +16,15 @@ from pipeline.text.normalize.units import CLOSE_UNITS, UNITS
 _UNIT = alternatives(list(UNITS))
 _CLOSE = alternatives(list(CLOSE_UNITS))
 _ARTICLE_BEFORE = re.compile(r"(?:^|[^A-Za-z.])[Aa]n?\s[\"']?$")
+_MILLIONS_AFTER = re.compile(
+    r" (?!(?:waves|sprints|races|hurdles|runs|walls|cables|steps|lengths|swells|seas|poles|ropes|pipes|"
+    r"was|is|has|as|its|his|this|pools|"
+    r"boats|yachts|planks|trees|towers|freestyle|heats|finals|less|across)\b)"
+    r"(?:(?:more|other|new|active|daily|monthly|paying|registered|unique|tons of|barrels of)\s)?"
+    r"(?:[a-z]{2,12}s|people|men|women|children|tonnes)\b",
+    re.ASCII,
+)
+"""what is counted in millions behind 2m; what is measured in meters is left out"""
 _NOUN_AFTER = re.compile(
     r" (?:battery|charger|adapter|monitor|display|lens|steak|bottle|service|shift|delivery|race|cable|bulb|engine|hike)\b"
 )
@@ -73,6 +82,8 @@ def _coordinate(match: Match, language: Language) -> Outcome:
 
 def _unit(match: Match, language: Language) -> Outcome:
     symbol = match["unit"]
+    if symbol == "m" and language == "en" and _MILLIONS_AFTER.match(match.string, match.end()):
+        return unit_words(match, ("million", "million", ""), language)
     if symbol == "w" and language == "en":
         symbol = "W"
     if symbol == "pt" and _TYPE_AFTER.match(match.string, match.end()):
@@ -82,7 +93,7 @@ def _unit(match: Match, language: Language) -> Outcome:
     return unit_words(match, UNITS.get(symbol) or CLOSE_UNITS[symbol], language)
 
 
-def unit_words(match: Match, names: tuple[str, str, str], language: Language) -> str:
+def unit_words(match: Match, names: tuple[str, ...], language: Language) -> str:
     """Returns a number or a range with its unit: five kilograms; a five kilogram bag; 五公斤.
 
     Args:
@@ -119,11 +130,29 @@ def _duration(match: Match, language: Language) -> Outcome:
 
 
 def _size(match: Match, language: Language) -> Outcome:
-    by = "乘" if language == "zh" else " by "
+    """40x30x20mm, 4x100 m relay; 2 x 250 mg is a product."""
+    symbol = match["unit"]
+    is_product = symbol in _AMOUNTS and not match["c"] and " " in match[0]
+    by = "乘" if language == "zh" else " times " if is_product else " by "
     sides = [match["a"], match["b"], *([match["c"]] if match["c"] else [])]
-    return by.join(number(side, language) for side in sides)
+    spoken = by.join(number(side, language) for side in sides)
+    if match["many"]:
+        return plural_of(spoken) if language == "en" else None
+    if not symbol:
+        return spoken
+    singular, plural, chinese_name = UNITS.get(symbol) or CLOSE_UNITS[symbol]
+    if language == "zh":
+        return f"{spoken}{chinese_name}"
+    return f"{spoken} {singular if _RACE_AFTER.match(match.string, match.end()) else plural}"
 
 
+def _lone_degrees(match: Match, language: Language) -> Outcome:
+    """The ℃ of 温度用℃: a unit without its number."""
+    return _DEGREE[match["scale"]][language == "zh"]
+
+
+_AMOUNTS = frozenset(["mg", "g", "kg", "ml", "mL", "L", "l", "mcg", "μg", "oz", "lb", "IU", "W"])
+_RACE_AFTER = re.compile(r" (?:relay|race|freestyle|medley|hurdles|sprint)\b")
 _TYPE_AFTER = re.compile(r"\s(?:font|type|text|Arial|Times|bold)\b")
 _STOPLESS = r"(?:\.(?=\s[a-z(&]|[,;:)])|(?<=ft)\.(?=\s\d))?"  # the dot of an abbreviated unit within a sentence
 RULES: list[Rule] = [
@@ -141,6 +170,7 @@ RULES: list[Rule] = [
         _temperature,
         "units",
     ),
+    rule("°", r"°(?P<scale>[CF])(?![A-Za-z])", _lone_degrees, "units"),
     rule("0", r"(?P<feet>\d)\s?[′']\s?(?P<inches>\d{1,2})\s?(?:[″\"]|'')", _feet, "units"),
     rule(
         "0",
@@ -156,7 +186,9 @@ RULES: list[Rule] = [
     ),
     rule(
         "0",
-        rf"(?P<a>{NUMBER})\s?[x×]\s?(?P<b>{NUMBER})(?:\s?[x×]\s?(?P<c>{NUMBER}))?(?!\s?=|[\d^⁰¹²³⁴⁵⁶⁷⁸⁹⁻]|-[⁰¹²³⁴⁵⁶⁷⁸⁹])",
+        rf"(?P<a>{NUMBER})\s?[x×]\s?(?P<b>{NUMBER})(?:\s?[x×]\s?(?P<c>{NUMBER}))?"
+        rf"(?!\s?=|[\d^⁰¹²³⁴⁵⁶⁷⁸⁹⁻]|-[⁰¹²³⁴⁵⁶⁷⁸⁹]|\s?(?:{_UNIT}|{_CLOSE})\s?[x×])"
+        rf"(?:(?P<many>s)(?![A-Za-z])|\s?(?P<unit>{_UNIT}|[mgLlW](?=\s[a-z]|[.,;:)]|$)|{_CLOSE}){EDGE}(?!\.[A-Za-z]))?",
         _size,
         "numbers",
     ),

@@ -9,7 +9,7 @@ import re
 from decimal import Decimal
 
 from pipeline.text.normalize.measures import is_attribute
-from pipeline.text.normalize.numbers import counted, english, integer, number
+from pipeline.text.normalize.numbers import counted, english, integer, number, plural_of
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import MINUS, NUMBER, is_one
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, rule
@@ -28,28 +28,38 @@ _ZH_SCALE = "(?:[十百千万亿]{1,3})"
 def money_words(sign: str, written: str, scale: str, language: Language, *, is_singular: bool = False) -> str:
     """one thousand two hundred thirty four dollars and fifty cents; 一千二百三十四点五元."""
     singular, plural, hundredth, chinese_name = CURRENCIES[sign]
-    if is_singular:
-        plural, hundredth = singular, ""
+    plural = singular if is_singular else plural
     whole, _, places = written.replace(",", "").partition(".")
     if language == "zh":
         exact = f"{whole}.{places.rstrip('0')}".rstrip(".")
         if scale in SCALES:
             exact, scale = _in_myriads(exact, SCALES[scale])
         return f"{counted(exact)}{scale}{chinese_name}"
+    if scale and scale not in SCALES:
+        return f"{_from_myriads(f'{whole}.{places}', scale)} {plural}"
     if scale:
-        scale = "".join(_ZH_TO_EN.get(sign, "") for sign in scale).strip() if scale not in SCALES else SCALES[scale]
-        return f"{number(written, 'en')} {scale} {plural}"
+        return f"{number(written, 'en')} {SCALES[scale]} {plural}"
     if not hundredth or len(places) > 2 or not int(places or 0):
         exact = written if places.strip("0") else whole
         return f"{number(exact, 'en')} {singular if is_one(exact) else plural}"
     cents = int(places.ljust(2, "0"))
-    small = hundredth if cents == 1 else {"cent": "cents", "penny": "pence"}[hundredth]
+    small = hundredth if cents == 1 or is_singular else {"cent": "cents", "penny": "pence"}[hundredth]
     if not int(whole):
         return f"{english(cents)} {small}"
+    if is_singular and hundredth == "penny":
+        return f"{integer(whole, 'en')} {singular} {english(cents)}"
     return f"{integer(whole, 'en')} {singular if is_one(whole) else plural} and {english(cents)} {small}"
 
 
-_ZH_TO_EN = {"十": " ten", "百": " hundred", "千": " thousand", "万": " ten thousand", "亿": " hundred million"}
+_ZH_ZEROS = {"十": 1, "百": 2, "千": 3, "万": 4, "亿": 8}
+
+
+def _from_myriads(exact: str, scale: str) -> str:
+    """10 万 as English counts it: one hundred thousand."""
+    value = Decimal(exact) * 10 ** sum(_ZH_ZEROS[sign] for sign in scale)
+    unit, name = (1, "") if value < 10**6 else (10**6, " million") if value < 10**9 else (10**9, " billion")
+    spoken = f"{value / unit:f}"
+    return number(spoken.rstrip("0").rstrip(".") if "." in spoken else spoken, "en") + name
 
 
 def _in_myriads(exact: str, scale: str) -> tuple[str, str]:
@@ -84,6 +94,11 @@ def _money_code(match: Match, language: Language) -> Outcome:
     return money_words(_currency(match), match["number"], match["scale"] or "", language)
 
 
+def _notes(match: Match, language: Language) -> Outcome:
+    """Two $50s."""
+    return plural_of(integer(match["number"], "en")) if language == "en" else None
+
+
 def _yuan(match: Match, language: Language) -> Outcome:
     """1,200.00元: without the zeros."""
     places = match["places"].rstrip("0")
@@ -98,6 +113,7 @@ def _european(match: Match, language: Language) -> Outcome:
 
 _EUROPEAN = r"(?:\d{1,3}(?:\.\d{3}){1,3}(?:,\d\d)?|\d{1,6},\d\d)(?!\d)"
 RULES: list[Rule] = [
+    rule("$", r"[$€£](?P<number>\d{1,3})s(?![A-Za-z0-9])", _notes, "numbers"),
     rule("0", r"(?P<whole>\d{1,3}(?:,\d{3}){1,3}|\d{1,9})\.(?P<places>0|\d0)(?=\s?元(?!/))", _yuan, "numbers"),
     rule("$a", rf"(?P<sign>€|EUR)\s?(?P<number>{_EUROPEAN})(?![\d.,]\d)", _european, "numbers"),
     rule("0", rf"(?<![\d.,])(?P<number>{_EUROPEAN})\s?(?P<sign>€|EUR)(?![A-Za-z0-9])", _european, "numbers"),

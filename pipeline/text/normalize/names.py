@@ -12,11 +12,36 @@ from pipeline.text.normalize.models import model_number
 from pipeline.text.normalize.numbers import integer, pairs, spell
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import NOT_IN_WORD, SENTENCE_END
-from pipeline.text.normalize.rule import Gap, Match, Outcome, Rule, alternatives, rule
+from pipeline.text.normalize.rule import Gap, Match, Outcome, Rule, alternatives, before, rule
 from pipeline.text.normalize.units import GREEK
-from pipeline.text.normalize.words import ABBREVIATIONS, CONTRACTIONS, WORD_ACRONYMS
+from pipeline.text.normalize.words import ABBREVIATIONS, CONTRACTIONS, PARTICIPLES, SUBJECTS, WORD_ACRONYMS
 
 _SHOUTING_WORDS = 3
+
+
+_HAD_AFTER = re.compile(
+    rf"\s(?:(?:never|just|already|always|not|ever|only|also|really|both|all|since|still|hardly|barely|recently|often|once|long|finally|"
+    rf"[a-z]{{3,9}}ly)\s){{0,2}}(?:better\b|{alternatives(PARTICIPLES)}|[a-z]{{2,12}}ed(?<!\sneed)(?<!\sfeed)(?<!ceed)(?<!\sspeed)(?<!\sbleed)(?<!breed))\b",
+    re.ASCII,
+)
+"""what follows 'd that is had: a participle, or better"""
+_ORGANISATION_BEFORE = re.compile(r"\b(?:[Tt]he|by|from|with|to)\s$")
+_ORGANISATION_AFTER = re.compile(
+    r"(?:'s)?\s(?:says?|said|warn|declar|report|recommend|has|is|was|estimat|announc|list|classif|approv|chief|director|guidelines|data|official)"
+)
+_COMPUTING_AFTER = re.compile(
+    r"\s(?:department|team|staff|support|manager|managers|industry|sector|systems?|professionals?|infrastructure|services?|security|companies|company|"
+    r"consultants?|consulting|specialists?|budget|jobs?|skills|projects?|director|guy|people|help|desk|admin|administrator|equipment|policy|"
+    r"training|firm|firms|expert|experts|worker|workers|technician|outsourcing|solutions?|problems?|issues?|spending|asset|assets)\b"
+)
+
+
+def _is_spelled(match: Match) -> bool:
+    """True for WHO and IT where they are names, in a sentence of small letters."""
+    context, stop = before(match, 12), match.end()
+    if match[0] == "WHO":
+        return bool(_ORGANISATION_BEFORE.search(context) or _ORGANISATION_AFTER.match(match.string, stop))
+    return bool(_COMPUTING_AFTER.match(match.string, stop)) or (match[0] == "IT" and context.lower().endswith((" in ", "our ")))
 
 
 def _is_shouting(match: Match) -> bool:
@@ -80,6 +105,10 @@ def _number_letters(match: Match, language: Language) -> Outcome:
 
 def _contraction(match: Match, language: Language) -> Outcome:
     written = match[0]
+    subject, _, ending = written.lower().rpartition("'")
+    if ending == "d" and subject in SUBJECTS:
+        verb = "had" if _HAD_AFTER.match(match.string, match.end()) else "would"
+        return f"{'I' if subject == 'i' else written[:-2]} {verb}"
     known = CONTRACTIONS.get(written.lower())
     if known:
         return known[0].upper() + known[1:] if written[0].isupper() else known
@@ -87,6 +116,8 @@ def _contraction(match: Match, language: Language) -> Outcome:
         return written.replace("'", "")  # O'Hara
     if written.lower().endswith("'s") and is_acronym(written[:-2]):
         return f"{letters(written[:-2])} s"
+    if re.search(r"(?:[sxz]|ch|sh)'s$", written):
+        return f"{latin_word(written[:-2])}es"  # James's, the boss's
     return latin_word(written.replace("'", ""))
 
 
@@ -116,6 +147,8 @@ def _plus_plus(match: Match, language: Language) -> Outcome:
 
 def _word(match: Match, language: Language) -> Outcome:
     word = match[0]
+    if word in ("WHO", "IT") and _is_spelled(match) and not _is_shouting(match):
+        return letters(word)
     return latin_word(word, shouting=word.isupper() and len(word) > 1 and _is_shouting(match))
 
 

@@ -25,7 +25,9 @@ _PARTS = {
     "Art": "Article",
     "Bk": "Book",
 }
-_DRIVE = re.compile(r"(?:^|[^A-Za-z0-9])[A-Z]:(?:\\(?:[A-Za-z0-9_$-]|[. ](?=[A-Za-z0-9_$-])){1,40}){0,12}$", re.ASCII)
+_DRIVE = re.compile(
+    r"(?:^|[^A-Za-z0-9])[A-Z]:(?:\\(?:[A-Za-z0-9_$\u4e00-\u9fff-]|[. ](?=[A-Za-z0-9_$\u4e00-\u9fff-])){1,40}){0,12}$", re.ASCII
+)
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 _WORK_BEFORE = re.compile(r"(?:^|[^A-Za-z])[A-Z][a-z]{2,} $", re.ASCII)
 
@@ -109,7 +111,7 @@ RULES: list[Rule] = [
     rule("0", r"(?<![\d/.])(?P<above>\d{1,2}\.\d)/(?P<below>5|10|20|100)(?![\d/]|\.\d)", _mark, "numbers"),
     rule("!", r"(?<=\d)!(?=\s?[=×÷+*/]\s?\d)", _factorial, "numbers"),
     rule("a", rf"{NOT_IN_WORD}(?P<name>[fghF])'\((?P<of>[a-z0-9])\)", _prime, "numbers"),
-    rule("<>", r"(?<=(?<![A-Za-z0-9</])[a-z])[<>](?=(?:[a-z]|\d{1,6})(?![A-Za-z0-9>]))", _compared, "numbers"),
+    rule("<>", r"(?<=(?<![A-Za-z0-9</])[a-zA-Z])[<>](?=(?:[a-zA-Z]|\d{1,6})(?![A-Za-z0-9>]))", _compared, "numbers"),
     rule("a", rf"{NOT_IN_WORD}(?=[MDCLXVI]{{5}})M{{1,3}}[CDXLVI]{{2,12}}(?![A-Za-z0-9])", _roman_year, "numbers"),
     rule("a", r"(?<=[a-z] )(?:II|III|VII|VIII|IX|XII|XIII|XIV|IV(?!\s[a-z]))(?!['.]?[A-Za-z0-9])", _roman_title, "numbers"),
     rule(
@@ -118,6 +120,6 @@ RULES: list[Rule] = [
         _roman_part,
         "numbers",
     ),
-    rule(":", r"(?<=(?<![A-Za-z0-9])[A-Z]):(?=\\[A-Za-z0-9_.])", _drive, "urls"),
-    rule("\\", r"\\(?=[A-Za-z0-9_.])", _backslash, "urls"),
+    rule(":", r"(?<=(?<![A-Za-z0-9])[A-Z]):(?=\\[A-Za-z0-9_.\u4e00-\u9fff])", _drive, "urls"),
+    rule("\\", r"\\(?=[A-Za-z0-9_.\u4e00-\u9fff])", _backslash, "urls"),
 ]

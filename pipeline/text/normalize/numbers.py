@@ -129,6 +129,13 @@ def ordinal(digits: str) -> str:
     return f"{rest} {_EN_ORDINALS.get(last, regular)}".strip()
 
 
+def plural_of(spoken: str) -> str:
+    """Returns the plural of a number in words: fifties, eighty sixes."""
+    if spoken.endswith("y"):
+        return f"{spoken[:-1]}ies"
+    return f"{spoken}es" if spoken.endswith("x") else f"{spoken}s"
+
+
 def pairs(digits: str) -> str:
     """Returns the words of a short code: 4090 forty ninety, 320 three twenty, 404 four oh four, 1000 one thousand."""
     if len(digits) not in (3, 4) or digits[0] == "0":

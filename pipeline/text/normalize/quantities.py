@@ -7,33 +7,24 @@ Never: money, measures, dates, telephone numbers, codes
 
 import re
 
-from pipeline.text.normalize.numbers import english, fraction, integer, number, ordinal, pairs, roman, spell, year
+from pipeline.text.normalize.latin import join_words
+from pipeline.text.normalize.numbers import english, fraction, integer, number, ordinal, pairs, plural_of, roman, spell, year
 from pipeline.text.normalize.options import Language
-from pipeline.text.normalize.patterns import EDGE, NUMBER, TO
-from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
+from pipeline.text.normalize.patterns import COUNTED_AFTER, EDGE, NUMBER, TO
+from pipeline.text.normalize.rule import Match, Outcome, Rule, after, alternatives, before, rule
+from pipeline.text.normalize.tables import row_table
 from pipeline.text.normalize.units import SCALES
 from pipeline.text.normalize.words import MEASURES, NUMBERED, REGNAL
 
 _MEASURE = re.compile(rf" ?(?:{alternatives(MEASURES)})")
 _VULGAR = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
-_VULGAR_PARTS = {
-    "½": ("1", "2"),
-    "⅓": ("1", "3"),
-    "⅔": ("2", "3"),
-    "¼": ("1", "4"),
-    "¾": ("3", "4"),
-    "⅕": ("1", "5"),
-    "⅖": ("2", "5"),
-    "⅗": ("3", "5"),
-    "⅘": ("4", "5"),
-    "⅙": ("1", "6"),
-    "⅚": ("5", "6"),
-    "⅛": ("1", "8"),
-    "⅜": ("3", "8"),
-    "⅝": ("5", "8"),
-    "⅞": ("7", "8"),
-}
+_VULGAR_PARTS = row_table("vulgar")
 _RAISED_BEFORE = re.compile(r"[)\]α-ωΑ-Ω]$")
+_NUMBERED_LIST = re.compile(
+    rf"\b(?i:{alternatives(NUMBERED)})s?\s[IVXLivxl]{{1,7}}(?:(?:,| and| or| to|, and| &|[-–])\s?[IVXLivxl]{{1,7}}){{0,8}}"
+    r"(?:,| and| or| to|, and| &|[-–])\s?$",
+    re.ASCII,
+)
 _TEAM_BEFORE = re.compile(r"[A-Za-z] $|(?![图表号第版章节页])[\u4e00-\u9fff] ?$")
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 _ROMAN_SIGNS = dict(zip("ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫ", range(1, 13), strict=True)) | dict(zip("ⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ", range(1, 11), strict=True))
@@ -43,10 +34,17 @@ _CODE_BEFORE = re.compile(
     r"(?:[号是为了:#,，\s]|number|is){0,3}\s?$",
     re.IGNORECASE | re.ASCII,
 )
+_RUN_BEFORE = re.compile(
+    r"\b(?:an?|first|his|her|my|your|our|charity|fun|run|runs|running|ran|finished|race|raced)\s$", re.IGNORECASE
+)
 _RATED = re.compile(r"\b(?:scored?|rated?|rating|got|graded?)\b[^\d]{0,6}$", re.IGNORECASE | re.ASCII)
 _MARK_AFTER = re.compile(r"\s?(?:•|stars?\b|would\b|points?\b|rating\b|on (?:Amazon|Google|Yelp))", re.ASCII)
 _SIDE_BEFORE = re.compile(r"[A-Z][a-z]{2,} \d{1,3} $", re.ASCII)
 _SIDE_AFTER = re.compile(r" \d{1,3} [A-Z][a-z]{2,}", re.ASCII)
+_SEVERAL_BEFORE = re.compile(
+    r"(?:\b(?:sizes?|two|three|four|five|six|seven|eight|nine|ten|old|some|all|the|those|these)\s|\d\s?[x×]\s?)$"
+)
+_SPAN_BEFORE = re.compile(r"\b(?:for|after|within|under|of|in|took|takes|than|about|every|at)\s$")
 _CODE_AFTER = re.compile(r"\s?(?:房间|室|航班|次列车|号房)")
 _ADDRESS_AFTER = re.compile(r"\s?[栋幢座楼]\s?[\dA-Za-z]")
 _PHONE_LIKE = re.compile(r"电话|转|分机|手机|热线|拨|呼叫|航班|房间|次列车")
@@ -112,7 +110,8 @@ def _ratio(match: Match, language: Language) -> Outcome:
 
 
 def _ordinal(match: Match, language: Language) -> Outcome:
-    return f"第{integer(match['number'], 'zh')}" if language == "zh" else ordinal(match["number"])
+    digits = match["number"].replace(",", "")
+    return f"第{integer(digits, 'zh')}" if language == "zh" else ordinal(digits)
 
 
 def _numbered(match: Match, language: Language) -> Outcome:
@@ -129,6 +128,8 @@ def _hash(match: Match, language: Language) -> Outcome:
 
 def _scaled(match: Match, language: Language) -> Outcome:
     is_name = match[0] in ("2K", "4K", "5K", "8K", "3M")
+    if match["scale"] in "kK" and len(match["number"]) < 4 and _RUN_BEFORE.search(before(match, 20)) and language == "en":
+        return None if COUNTED_AFTER.match(match.string, match.end()) else f"{number(match['number'], 'en')} K"
     return f"{number(match['number'], 'en')} {SCALES[match['scale']]}" if language == "en" and not is_name else None
 
 
@@ -164,8 +165,22 @@ def _roman_sign(match: Match, language: Language) -> Outcome:
 
 
 def _roman_numbered(match: Match, language: Language) -> Outcome:
-    value = roman(match["roman"])
+    value = roman(match["roman"].upper())
     return f"{match['word']} {english(value)}" if value and value < 100 else None
+
+
+def _roman_listed(match: Match, language: Language) -> Outcome:
+    """The II and III of Volumes I, II and III."""
+    value = roman(match["roman"].upper())
+    return english(value) if value and value < 100 and _NUMBERED_LIST.search(before(match, 60)) else None
+
+
+def _roman_title(match: Match, language: Language) -> Outcome:
+    """The II of 《战狼II》: a number behind a Chinese name; a letter alone only where the name ends."""
+    written = match["roman"]
+    value = roman(written)
+    is_number = match["end"] or match["kind"] or (len(written) > 1 and written not in ("VI", "IV", "IX", "XX", "XI", "XXX"))
+    return integer(str(value), "zh") if value and is_number else None
 
 
 def _roman_monarch(match: Match, language: Language) -> Outcome:
@@ -220,11 +235,12 @@ def _minus(match: Match, language: Language) -> Outcome:
 
 
 def _algebra(match: Match, language: Language) -> Outcome:
-    """The minus of x³ - 2x: between terms with a letter or a power."""
+    """The minus of x³ - 2x and y=2x-3: between terms with a letter or a power."""
     context = before(match, 24)
-    term = re.search(r"(?:[²³⁰¹⁴⁵⁶⁷⁸⁹)]|\^\d|\d[a-z]|(?<![A-Za-z])[a-z])\s$", context, re.ASCII)
-    around = context + match.string[match.end() : match.end() + 24]
-    return _minus(match, language) if term and re.search(r"[=+²³^)]", around) else None
+    term = re.search(r"(?:[²³⁰¹⁴⁵⁶⁷⁸⁹)]|\^\d|\d[abkntxyz]|(?<![A-Za-z])[a-z])\s?$", context, re.ASCII)
+    around = re.split("[.。,，]", context)[-1] + re.split("[.。,，]", match.string[match.end() : match.end() + 24])[0]
+    signs = r"[=+²³^)]" if term and term[0].endswith(" ") else r"[=+≤≥]"
+    return _minus(match, language) if term and re.search(signs, around) else None
 
 
 def _times(match: Match, language: Language) -> Outcome:
@@ -268,6 +284,40 @@ def _own(match: Match, language: Language) -> Outcome:
     return f"{words}s" if language == "en" else None
 
 
+def _several(match: Match, language: Language) -> Outcome:
+    """Old 486s, size 8s, 3x5s; 8s alone are seconds."""
+    digits, context = match["number"], before(match, 16)
+    is_several = _SEVERAL_BEFORE.search(context) or (
+        len(digits) > 2 and digits[-1] not in "05" and not _SPAN_BEFORE.search(context)
+    )
+    if language != "en" or not is_several:
+        return None
+    return plural_of(pairs(digits) if len(digits) > 2 else integer(digits, "en"))
+
+
+def _up_to(match: Match, language: Language) -> Outcome:
+    """The 3 of 3-3½."""
+    return f"{number(match['low'], language)}{'到' if language == 'zh' else ' to'}"
+
+
+def _stars(match: Match, language: Language) -> Outcome:
+    """4.5★, ★★★★☆: a mark."""
+    count = match[0].count("★") if len(match[0]) > 1 else 0
+    if count and re.search(r"\d", before(match, 6) + after(match, 6)):
+        return None  # a mark that is written in digits as well
+    if count:
+        return f"{integer(str(count), language)}{'星' if language == 'zh' else ' star' if count == 1 else ' stars'}"
+    return "星" if language == "zh" else "stars"
+
+
+def _keys(match: Match, language: Language) -> Outcome:
+    """*键, press #, *#06#: keys of a telephone."""
+    names = (
+        {"*": ("star", "星"), "#": ("pound", "井")} if len(match[0]) > 1 else {"*": ("star", "星号"), "#": ("pound", "井号")}
+    )
+    return join_words([names[sign][language == "zh"] if sign in names else spell(sign, language) for sign in match[0]])
+
+
 def _digits(match: Match, language: Language) -> Outcome:
     return spell(match[0], language)
 
@@ -278,15 +328,26 @@ def _point(match: Match, language: Language) -> Outcome:
 
 _COUNTED = r"(?=\s(?:people|users|views|downloads|streams|parameters|tokens|years|plays|rows)\b)"
 FIRST: list[Rule] = [  # before ranges
-    rule("-", r"-(?=\s(?:\d{0,9}[A-Za-z](?![A-Za-z])|\d|\())", _algebra, "numbers"),
+    rule("0", r"(?<![\d.,])(?!\d{0,2}[2-9]0s|\d00s)(?P<number>\d{1,4})s(?![A-Za-z0-9'])", _several, "numbers"),
+    rule("-", r"-(?=\s?(?:\d{0,9}[a-zA-Z](?![A-Za-z])|\d|\())(?<![A-Za-z]{2}-)", _algebra, "numbers"),
 ]
 RULES: list[Rule] = [
     rule("0", rf"(?P<low>(?<![\d.,-]){NUMBER}){TO}(?P<high>{NUMBER})\s?(?P<scale>bn|tn|[kKM]){EDGE}", _scaled_range, "numbers"),
     rule("0", r"24/7(?![\d/])", _always, "numbers"),
-    rule("0", r"(?:(?P<whole>\d{1,9})\s)?(?P<above>\d{1,6})/(?P<below>\d{1,6})(?![\d/]|\.\d)", _fraction, "numbers"),
+    rule(
+        "0",
+        r"(?:(?P<whole>\d{1,9})\s)?(?P<above>\d{1,6})/(?P<below>\d{1,6})(?:(?<=3)rds?|ths?|nds?)?(?![\d/]|\.\d)",
+        _fraction,
+        "numbers",
+    ),
     rule("0½", rf"(?P<whole>\d{{1,9}})?\s?(?P<sign>[{_VULGAR}])", _vulgar, "numbers"),
-    rule("0", r"\d{1,6}(?:\.\d{1,6})?(?:(?::|\s:\s)\d{1,6}(?:\.\d{1,6})?){1,3}(?!:?\d)", _ratio, "numbers"),
-    rule("0", r"(?P<number>\d{1,9})(?:st|nd|rd|th|ST|ND|RD|TH)(?![A-Za-z])", _ordinal, "numbers"),
+    rule(
+        "0",
+        r"\d{1,6}(?:\.\d{1,6})?(?:(?::|\s:\s)(?:\d{1,3}(?:,\d{3}){1,3}|\d{1,9})(?:\.\d{1,6})?){1,3}(?!:?\d)",
+        _ratio,
+        "numbers",
+    ),
+    rule("0", r"(?P<number>\d{1,3}(?:,\d{3}){1,4}|\d{1,9})(?:st|nd|rd|th|ST|ND|RD|TH)(?![A-Za-z])", _ordinal, "numbers"),
     rule(
         "0a",
         r"(?P<base>\d{1,9}|[A-Za-z](?![A-Za-z]))(?:\^(?P<raised>-?\d{1,4})|(?P<after>[-⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,4}))",
@@ -297,12 +358,27 @@ RULES: list[Rule] = [
     rule("½", r"[ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ]", _roman_sign, "numbers"),
     rule("0", rf"(?P<low>(?<![\d.,-]){NUMBER}){TO}(?P<high>{NUMBER})(?![-\d]|\.\d|:\d)", _range, "numbers"),
     rule("0", rf"(?P<number>{NUMBER})\s?(?P<scale>bn|tn|[kKM]|B{_COUNTED}){EDGE}", _scaled, "numbers"),
+    rule("0", rf"(?<![\d.,/:-])(?P<low>\d{{1,3}})[-–](?=\d{{0,3}}\s?[{_VULGAR}])", _up_to, "numbers"),
+    rule("★", r"(?:(?<=\d)|(?<=\d\s))[★☆](?!★)|★{1,5}☆{0,4}(?<=[★☆]{5})(?![★☆])", _stars),
+    rule(
+        "*#",
+        r"[*#](?=(?:号)?键)|(?:(?<=press )|(?<=Press )|(?<=then )|(?<=push )|(?<=dial ))[*#](?![*\w])|[*#]{1,2}\d[\d*#]{0,20}#",
+        _keys,
+        "numbers",
+    ),
     rule("a", r"(?:(?:No|no|Nr)\.\s?|NO\.)(?P<number>\d{1,9})(?!\d)", _numbered, "numbers"),
     rule("#", r"#(?P<number>\d{1,9})(?![\dA-Za-z])", _hash, "numbers"),
     rule(
         "a",
-        rf"(?P<word>(?i:{alternatives(NUMBERED)}))\s(?P<roman>[IVXL]{{1,7}})(?!'?[A-Za-z])",
+        rf"(?P<word>(?i:{alternatives(NUMBERED)})s?)\s(?P<roman>[IVXL]{{1,7}}|[ivx]{{1,5}})(?!'?[A-Za-z0-9])",
         _roman_numbered,
+        "numbers",
+    ),
+    rule("a", r"(?<=[\s–-])(?P<roman>[IVXL]{1,7}|[ivx]{1,5})(?!'?[A-Za-z0-9])", _roman_listed, "numbers"),
+    rule(
+        "a",
+        r"(?<=[\u4e00-\u9fff])(?P<roman>[IVX]{1,5})(?=(?P<end>\")|(?P<kind>[章部集卷期代世级类型篇季])|(?P<edge>[，。、,.:!?)\s\u4e00-\u9fff]|$))",
+        _roman_title,
         "numbers",
     ),
     rule(
@@ -326,7 +402,7 @@ RULES: list[Rule] = [
     rule("*", r"(?:(?<=\d)|(?<=\d\s)|(?<=\d[A-Za-z])|(?<=\d[A-Za-z]{2}))\*(?=\s?\d)", _times, "numbers"),
     rule(
         "<>=!-",
-        r"(?P<sign><=|>=|!=|==|->|=>|(?<=[\d\w)]\s)[<>](?=\s[\d\w(-])|(?<=\d)[<>](?=\d)|[<>](?=\s?\d))",
+        r"(?P<sign><=|>=|!=|==|->|=>|(?<=[\d\w)]\s)[<>](?=\s[\d\w(.-])|(?<=\d)[<>](?=\d)|[<>](?=\s?[.-]?\d))",
         _less,
         "numbers",
     ),

@@ -88,7 +88,7 @@ _PER = {  # English, Chinese
 _TIMES = "second|sec|s|minute|min|hour|hr|h|day|week|wk|month|mo|year|yr"
 _QUANTITY_BEFORE = re.compile(
     rf"(?:\d\s?(?:{alternatives(list(UNITS))})\.?"
-    r"|\d[\"″]|[\d²³%)]\s?(?:[A-Za-z°μΩ•²³]{1,12}\.?|[\u4e00-\u9fff]{1,3})?|\d\s?(?:thousand|million|billion|[A-Za-z]{2,12})"
+    r"|\d[\"″]|[\d²³⁴⁵⁶⁷⁸⁹⁰%)]\s?(?:[A-Za-z°μΩ•²³]{1,12}\.?|[\u4e00-\u9fff]{1,3})?|\d\s?(?:thousand|million|billion|[A-Za-z]{2,12})"
     r"|\d[\d.,]*\s(?:[a-z]{2,12}\s)?[a-z]{2,12}|(?:one|two|three|four|five|six|ten|half|几|多少|[万亿千百])\s?[a-z\u4e00-\u9fff]{1,10})"
     r"(?:/[A-Za-z\u4e00-\u9fff]{1,8})?\s?$",
     re.ASCII,
@@ -172,13 +172,6 @@ def _lone_unit(match: Match, language: Language) -> Outcome:
     return singular if amount["part"] or amount["per"] else plural
 
 
-def _relay(match: Match, language: Language) -> Outcome:
-    """4x100m: the unit of a relay."""
-    if language == "zh":
-        return "米"
-    return "meter" if re.match(r" [a-z]", match.string[match.end() : match.end() + 2]) else "meters"
-
-
 def _apart(match: Match, language: Language) -> Outcome:
     """5 m, 30 s: a single letter behind a space."""
     if _NUMBERED_BEFORE.search(before(match, 12)):
@@ -204,6 +197,12 @@ def _inch_mark(match: Match, language: Language) -> Outcome:
     is_size = is_size or re.search(r"\d[\"″]\s?[x×]\s?$", line)
     quotes = len(re.findall(r"(?<!\d)\"", line))
     return unit_words(match, CLOSE_UNITS["in"], language) if is_size and quotes % 2 == 0 else None
+
+
+def _fraction_mark(match: Match, language: Language) -> Outcome:
+    """1/4" bit: inches, unless a quotation ends here."""
+    line = match.string[max(0, match.start() - 200) : match.start()].rpartition("\n")[2]
+    return ("inch", "英寸")[language == "zh"] if len(re.findall(r"(?<!\d)\"", line)) % 2 == 0 else None
 
 
 def _feet_mark(match: Match, language: Language) -> Outcome:
@@ -267,10 +266,20 @@ RULES: list[Rule] = [
     ),
     rule("/", rf"/\s?(?=[{_ZH_COUNTED}])", _zh_per, "units"),
     rule("a", r"(?:(?<=\d/\d\d)|(?<=\d/\d\d\d))(?P<unit>mmHg|kPa)(?![A-Za-z0-9])", _lone_unit, "units"),
-    rule("ag", rf"{NOT_IN_WORD}(?P<unit>{_UNIT}){EDGE}(?!\.[A-Za-z])(?:\.(?=\s[a-z(&]|[,;:)]))?", _lone_unit, "units"),
-    rule("a", r"(?:(?<=\dx\d)|(?<=\dx\d\d)|(?<=\dx\d\d\d))(?P<unit>m)(?![A-Za-z0-9])", _relay, "units"),
+    rule(
+        "ag",
+        rf"{NOT_IN_WORD}(?P<unit>{_UNIT})(?:{EDGE}|(?<=[²³]))(?!\.[A-Za-z])(?:\.(?=\s[a-z(&]|[,;:)]))?",
+        _lone_unit,
+        "units",
+    ),
     rule("0-", rf"{MINUS}(?P<low>{NUMBER})(?P<high>(?!))?\s(?P<unit>[mgLlhsVWJt]){EDGE}(?!['.][A-Za-z])", _apart, "units"),
     rule("0-", rf"{MINUS}(?P<low>{NUMBER})(?P<high>(?!))?\s?(?P<unit>A){EDGE}", _amperes, "units"),
     rule("0", rf"(?P<minus>(?!))?(?P<low>{NUMBER})(?P<high>(?!))?\s(?P<unit>in)\b(?:\.(?=\s[a-z]))?", _inches, "units"),
+    rule(
+        '"″',
+        r"(?:(?<=\d/\d)|(?<=\d/\d\d)|(?<=[½¼¾⅛⅜⅝⅞]))[\"″](?=\s[A-Za-z\u4e00-\u9fff]|[\u4e00-\u9fff]|-[a-z])",
+        _fraction_mark,
+        "units",
+    ),
     rule("0", rf"(?P<minus>(?!))?(?P<low>{NUMBER})(?P<high>(?!))?(?P<unit>[\"″])(?![A-Za-z0-9])", _inch_mark, "units"),
 ]

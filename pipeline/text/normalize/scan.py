@@ -34,6 +34,7 @@ from pipeline.text.normalize import (
     ranges,
     rates,
     short_dates,
+    telephones,
     terminal,
 )
 from pipeline.text.normalize.chinese import chinese_words, dialect_sentences
@@ -48,6 +49,7 @@ from pipeline.text.normalize.written import OPAQUE, UNREADABLE, Written
 _ORDER = (
     *(
         *addresses.ADDRESSES,
+        *telephones.RULES,
         *terminal.RULES,
         *math.RULES,
         *chat.RULES,
@@ -60,7 +62,7 @@ _ORDER = (
         *quantities.FIRST,
         *ranges.FIRST,
     ),
-    *(*durations.RULES, *calendar.RULES, *addresses.GROUPS, *names.DOTTED, *rates.FIRST),
+    *(*durations.RULES, *calendar.RULES, *telephones.GROUPS, *names.DOTTED, *rates.FIRST),
     *(
         *money.RULES,
         *measures.RULES,
@@ -74,6 +76,8 @@ _ORDER = (
 )
 _CHINESE = re.compile(r"[\u4e00-\u9fff]+")
 _GREEK = re.compile(r"[α-ωΑ-Ω]")
+_LOVER = re.compile(r"(?:\b(?:I|We|You|They)|[我你他她们])\s?$")
+_LOVED = re.compile(r"\s?[A-Za-z\u4e00-\u9fff]")
 _ALIAS_SIGNS = re.compile(r"[^A-Za-z\u4e00-\u9fff，。、,. ]+")
 
 
@@ -167,6 +171,12 @@ def _opaque(written: Written, place: int, language: Language, options: Normalize
         return written.readings[place] or Drop("reading")
     if options.emoji == "pause":
         return Gap.COMMA
+    if (
+        written.emoji[place][0] in "♥❤"
+        and _LOVER.search(written.text[max(0, place - 6) : place])
+        and _LOVED.match(written.text, place + 1)
+    ):
+        return "爱" if language == "zh" else "love"
     name = _emoji_name(written.emoji[place], language) if options.emoji == "speak" else ""
     return name or Drop("emoji", Gap.SPACE)
 

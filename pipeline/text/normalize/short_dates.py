@@ -10,7 +10,7 @@ import re
 from math import gcd
 
 from pipeline.text.normalize.calendar import date_words
-from pipeline.text.normalize.numbers import english, spell
+from pipeline.text.normalize.numbers import english, integer, spell
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.rule import Match, Outcome, Rule, before, rule
 
@@ -54,6 +54,12 @@ def _month_day(match: Match, language: Language) -> Outcome:
     return date_words("", month, day, language) if is_date else None
 
 
+def _counts(match: Match, language: Language) -> Outcome:
+    """KDA 8/2/11: three counts of a game."""
+    comma = {"zh": "、", "en": ", "}[language]
+    return comma.join(integer(count, language) for count in match[0].split("/"))
+
+
 def _nine_eleven(match: Match, language: Language) -> Outcome:
     return "nine eleven" if language == "en" else "九一一"
 
@@ -82,6 +88,14 @@ def _countdown(match: Match, language: Language) -> Outcome:
 
 _EVENTS = "事变|事件|惨案|运动|恐怖|袭击|地震|大地震|案|大案|专案|讲话|起义|学潮|特大|工程|空难|事故|爆炸"
 RULES: list[Rule] = [
+    rule(
+        "0",
+        r"(?:(?<=战绩)|(?<=数据)|(?<=打出)|(?<=KDA )|(?<=KDA)|(?<=KDA: )|(?<=kda )|"
+        r"(?<=K/D/A )|(?<=went )|(?<=score )|(?<=KDA was )|(?<=战绩为)|(?<=战绩是)|(?<=战绩:))"
+        r"\d{1,3}/\d{1,3}/\d{1,3}(?![/\d])",
+        _counts,
+        "numbers",
+    ),
     rule("0", r"(?<!\d)(?<!\d[/.])9/11(?!\d|/\d)", _nine_eleven, "dates"),
     rule("0", r"(?<!\d)(?<!\d[/.])(?P<first>\d{1,2})/(?P<second>\d{1,2})/(?P<third>\d{1,2})(?!/?\d)", _short_year, "dates"),
     rule(

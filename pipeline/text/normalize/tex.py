@@ -55,7 +55,7 @@ class _Reader:
         self._depth -= 1
         return spoken
 
-    def _pick(self, names: tuple[str, str]) -> str:
+    def _pick(self, names: tuple[str, ...]) -> str:
         return names[self._is_chinese]
 
     def _peek(self) -> str:
@@ -171,7 +171,7 @@ class _Reader:
             return [self._pick(NAMES[name])]
         return []
 
-    def _readers(self) -> tuple[tuple[frozenset[str] | dict[str, tuple[str, str]], Callable[[str], list[str]]], ...]:
+    def _readers(self) -> tuple[tuple[frozenset[str] | dict[str, tuple[str, ...]], Callable[[str], list[str]]], ...]:
         return (
             (TEXTS, self._words),
             (FONTS, lambda name: self._argument()),

@@ -4,6 +4,8 @@ Out:   constants
 Never: patterns, numbers
 """
 
+from pipeline.text.normalize.tables import word_table
+
 
 def _words(listed: str) -> tuple[str, ...]:
     return tuple(listed.split())
@@ -18,88 +20,20 @@ MONTH_NUMBERS = (
     | {name[:3].lower(): number for number, name in enumerate(MONTHS, 1)}
     | {"sept": 9}
 )
-ABBREVIATIONS = {  # English, the dot included where there is one; those that depend on their neighbours are in abbreviations
-    "vs": "versus",
-    "WWI": "World War one",
-    "WWII": "World War two",
-    "e.g.": "for example",
-    "i.e.": "that is",
-    "al.": "al",
-    "ca.": "circa",
-    "TL;DR": "T L D R",
-    "tl;dr": "T L D R",
-    "w/": "with",
-    "b/c": "because",
-    "Ph.D.": "P H D",
-    "a.k.a.": "also known as",
-}
-STATES = {  # behind a comma
-    "Ala": "Alabama",
-    "Ariz": "Arizona",
-    "Ark": "Arkansas",
-    "Calif": "California",
-    "Colo": "Colorado",
-    "Conn": "Connecticut",
-    "Del": "Delaware",
-    "Fla": "Florida",
-    "Ga": "Georgia",
-    "Ill": "Illinois",
-    "Ind": "Indiana",
-    "Kan": "Kansas",
-    "Ky": "Kentucky",
-    "La": "Louisiana",
-    "Md": "Maryland",
-    "Mass": "Massachusetts",
-    "Mich": "Michigan",
-    "Minn": "Minnesota",
-    "Miss": "Mississippi",
-    "Mo": "Missouri",
-    "Mont": "Montana",
-    "Neb": "Nebraska",
-    "Nev": "Nevada",
-    "Okla": "Oklahoma",
-    "Ore": "Oregon",
-    "Pa": "Pennsylvania",
-    "Tenn": "Tennessee",
-    "Tex": "Texas",
-    "Va": "Virginia",
-    "Vt": "Vermont",
-    "Wash": "Washington",
-    "Wis": "Wisconsin",
-    "Wyo": "Wyoming",
-    "Ont": "Ontario",
-}
-CONTRACTIONS = {
-    # Upstream's training text has no apostrophes, so "don't" is the word "dont"; a contraction whose letters are
-    # another word (I'll, we're, I'd) is written out instead.
-    "i'll": "I will",
-    "we'll": "we will",
-    "he'll": "he will",
-    "she'll": "she will",
-    "it'll": "it will",
-    "who'll": "who will",
-    "you'll": "you will",
-    "they'll": "they will",
-    "that'll": "that will",
-    "there'll": "there will",
-    "we're": "we are",
-    "you're": "you are",
-    "they're": "they are",
-    "who're": "who are",
-    "i'd": "I would",
-    "we'd": "we would",
-    "she'd": "she would",
-    "he'd": "he would",
-    "i'm": "I am",
-    "i've": "I have",
-    "we've": "we have",
-    "you've": "you have",
-    "they've": "they have",
-    "o'clock": "o clock",
-    "ma'am": "maam",
-    "y'all": "you all",
-    "let's": "lets",
-}
+ABBREVIATIONS = word_table("abbreviation")
+"""English, the dot included where there is one; those that depend on their neighbours are in abbreviations"""
+STATES = word_table("state")  # behind a comma
+CONTRACTIONS = word_table("contraction")
+SUBJECTS = frozenset(_words("i you he she it we they who there that"))
+"""words whose 'd is had or would"""
+PARTICIPLES = _words(  # that do not end in ed, and are no other form of a verb that would stand behind would
+    "been had done gone seen taken given eaten written driven ridden risen fallen forgotten gotten chosen spoken broken "
+    "stolen frozen woken hidden bitten beaten shaken mistaken forgiven forbidden sworn torn worn born borne thrown known "
+    "grown flown blown drawn shown begun sung drunk swum rung sunk shrunk sprung stung swung told sold heard felt kept left "
+    "slept swept wept met fed led fled bled held built sent spent lent bent lost made paid said laid found bought brought "
+    "caught taught thought fought sought sat stood understood won shot dug hung stuck struck got meant dreamt learnt burnt "
+    "spoilt dealt forsaken withdrawn overcome become"
+)
 WORD_ACRONYMS = frozenset(
     _words(  # in capitals, but read as words
         "NASA NATO UNESCO UNICEF OPEC FIFA UEFA NAFTA ASEAN AIDS SARS COVID LASER RADAR SONAR RAM ROM SIM PIN LAN RAID "
@@ -144,7 +78,7 @@ DOMAIN_WORDS = frozenset(
 FILE_ENDINGS = _words(
     "pdf txt md doc docx xls xlsx ppt pptx csv json yaml yml toml xml html htm css js ts py ipynb java c cpp h hpp rs go "
     "rb php sh bat exe dll zip tar gz rar jpg jpeg png gif svg bmp webp mp3 mp4 wav flac ogg avi mov mkv log ini cfg conf "
-    "sql db pt bin"
+    "sql db pt bin apk ipa dmg iso epub mobi srt vtt webm m4a aac heic psd odt rtf tsx jsx vue sqlite exe msi deb rpm"
 )
 PLAIN_ENDINGS = frozenset(["java", "bat", "zip", "tar", "log", "bin", "go", "doc"])
 REGNAL = _words(
@@ -152,7 +86,8 @@ REGNAL = _words(
 )
 NUMBERED = _words(
     "Chapter Part Section Volume Book Act Scene Phase War Type Class Stage Level Figure Table Appendix Article Tier Grade "
-    "Season Episode Title Unit Lesson Step Version Round Bowl Fantasy"
+    "Season Episode Title Unit Lesson Step Version Round Bowl Fantasy Hall Canto Psalm Zone Group Block Level Sonata Symphony "
+    "Concerto Exhibit Schedule Annex Division Category Protocol Treaty"
 )
 HTML_BLOCKS = _words("p div br hr li ul ol tr table h1 h2 h3 h4 h5 h6 section article blockquote pre header footer option")
 HTML_INLINE = _words(

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import cn2an
+import opencc
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -26,8 +27,10 @@ from pipeline.text.normalize import (
 from pipeline.text.normalize.numbers import chinese, roman
 from pipeline.text.normalize.reach import Reach, may_match
 from pipeline.text.normalize.scan import _ORDER
+from pipeline.text.normalize.shadow import shadow
 from pipeline.text.normalized_text import NormalizedText
 from tests.support.effort import examples
+from tests.unit.pipeline.text.test_heldout import rows as heldout_rows
 
 DATA = Path(__file__).resolve().parents[3] / "data"
 
@@ -50,6 +53,22 @@ def normalized(text: str, language: str = "auto", **options) -> str:
 def test_every_row_is_read_as_a_native_speaker_would(rows):
     read = [(source, language, normalized(source, language)) for source, language, _ in rows]
     assert [row for row, (_, _, spoken) in zip(read, rows, strict=True) if row[2] != spoken] == []
+
+
+@pytest.mark.parametrize("form", ["s2t", "s2hk", "s2tw"])
+def test_traditional_characters_are_read_as_their_simplified_twins(form):
+    convert, back = opencc.OpenCC(form).convert, opencc.OpenCC("t2s").convert
+    held_out = [(text, "auto") for name in ("zh", "kinds_zh") for text, _ in heldout_rows(name)]
+    texts = [(source, language) for source, language, _ in CHINESE] + held_out
+    twins = [(text, convert(text), language) for text, language in texts if back(convert(text)) == back(text)]
+    assert len(twins) > 0.99 * len(texts)
+    assert [text for text, twin, language in twins if normalized(text, language) != normalized(twin, language)] == []
+
+
+@given(st.text(alphabet="買張隻條週一後電話號碼2、,.' 0169:萬元/個amp", max_size=40))
+@settings(max_examples=examples(200))
+def test_the_shadow_of_a_text_has_its_length(text):
+    assert len(shadow(text)) == len(text)
 
 
 def test_the_tables_are_large_and_say_each_thing_once():

@@ -1,0 +1,79 @@
+"""Shadow: the text that rules are matched against: of the same length, in simplified characters, numbers in one spelling.
+
+In:    a written text
+Out:   a text of the same length, position by position
+Owns:  the spellings of a number that differ from 1,234.50 and 10:30
+Never: words, spans
+
+A rule needs one spelling of a word or a number, whoever wrote it: 買了2張 is 买了2张, 12 500 and 12'500 are 12,500,
+1.234.567,89 is 1,234,567.89 and 10.30am is 10:30am. The characters themselves are OpenCC's (Apache-2.0), by phrases.
+"""
+
+import re
+
+from pipeline.text.normalize.chinese import FIRST, LAST, simplifier
+from pipeline.text.normalize.chinese_codes import CODE_BEFORE as CHINESE_CODE_BEFORE
+from pipeline.text.normalize.codes import CALL_BEFORE, CODE_BEFORE
+
+_SPELLING = re.compile(
+    r"(?<![\d.,:/'A-Za-z-])(?<!\d )(?<!\.)(?:"
+    r"(?P<points>\d{1,3}(?:\.\d{3}){2,5}(?:,\d{1,2})?|\d{1,3}\.\d{3},\d\d?)(?![\d.,]*\d)"
+    r"|(?P<apostrophes>\d{1,3}(?:'\d{3}){1,5}(?:\.\d{1,2})?)(?!['.]?\d)"
+    r"|(?P<blanks>[1-9]\d{0,2}(?: \d{3}){1,5})(?![\d:/%-]| \d|[.,]\d{3,}|-\d)"
+    r"|(?P<hours>[01]?\d|2[0-4])(?P<point>\.)(?P<minutes>[0-5]\d)"
+    r"(?=\s?(?:[AaPp]\.?[Mm]\b|o'clock|hrs\b|(?:on|this|every) [A-Z][a-z]{2,5}day|tonight|tomorrow|sharp|"
+    r"in the (?:morning|afternoon|evening)"
+    r"|\s?[-–]\s?\d{1,2}\.[0-5]\d\s?(?:[AaPp]\.?[Mm]\b|o'clock|hrs\b)))"
+    r")",
+    re.ASCII,
+)
+_MAY_BE_SPELLING = re.compile(r"\d[ .']\d")
+_IP = re.compile(r"(?:25[0-5]|2[0-4]\d|1\d\d)(?:\.(?:25[0-5]|2[0-4]\d|1\d\d)){3}")
+_COUNTED = re.compile(r"\s?(?:[$€£¥%°]|[a-z]{2,}|[A-Z]{3}\b|[\u4e00-\u9fff]|[mglLtWV]\b)|[,.;]\d{1,2}\b", re.ASCII)
+_SIZE = re.compile(
+    r"[ -](?:watt|volt|mg|ml|kg|km|mm|cm|gram|liter|metre|meter|page|word|year|piece|hp|calorie|foot|inch)\b", re.ASCII
+)
+"""what "3 100 watt bulbs" has behind its second number"""
+
+
+def shadow(text: str) -> str:
+    """Returns a text of the same length for the rules to match."""
+    if not text.isascii():
+        text = _simplified(text)
+    return _SPELLING.sub(_one_spelling, text) if _MAY_BE_SPELLING.search(text) else text
+
+
+def _simplified(text: str) -> str:
+    """Returns the text in simplified characters, of those that the model knows; unchanged if a phrase changed its length."""
+    simple = str(simplifier().convert(text))
+    if simple == text or len(simple) != len(text):
+        return text
+    return "".join(new if FIRST <= new <= LAST else old for old, new in zip(text, simple, strict=True))
+
+
+def _one_spelling(match: re.Match[str]) -> str:
+    written = match[0]
+    if match["point"]:
+        return f"{match['hours']}:{match['minutes']}"
+    if match["points"]:
+        return written if _IP.fullmatch(written) else written.translate(_SWAPPED)
+    if match["apostrophes"]:
+        return written.replace("'", ",")
+    return written.replace(" ", ",") if _is_count(match) else written
+
+
+def _is_count(match: re.Match[str]) -> bool:
+    """True for 60 000 people and 12 500 dollars; neither a telephone number nor two numbers side by side."""
+    text, stop = match.string, match.end()
+    before = text[max(0, match.start() - 36) : match.start()]
+    if any(pattern.search(before) for pattern in (CALL_BEFORE, CODE_BEFORE, CHINESE_CODE_BEFORE)):
+        return False
+    groups = match[0].split(" ")
+    if len(groups) > 2 or groups[-1] == "000":
+        return True
+    if len(groups[0]) == 1 and _SIZE.match(text, stop):
+        return False
+    return bool(_COUNTED.match(text, stop)) or before.endswith(("$", "€", "£", "¥", "CHF "))
+
+
+_SWAPPED = str.maketrans(".,", ",.")
