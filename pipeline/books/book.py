@@ -1,13 +1,13 @@
 """Book: a document as chapters of paragraphs, and its script.
 
-In:    plain text, or Markdown
+In:    plain text, or chapters that others have read
 Out:   Book; Script
 Owns:  how long the silences of a book are
 Never: how a paragraph is read: pipeline/text reads its Markdown, numbers and signs
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,6 @@ HEADING_MS = 700
 """silence after a heading"""
 
 _BLANK = re.compile(r"\n[^\S\n]*\n\s*")
-_MOST_LEVEL = 6  # of headings
-_FENCE = re.compile(r"[ ]{0,3}(```|~~~)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +41,8 @@ class Book:
     language: str = ""
     cover: bytes | None = b""
     """a JPEG or PNG picture; empty: it has none; None: it has one that no file can show"""
+    missing: tuple[str, ...] = ()
+    """files that it names and does not contain"""
 
     @property
     def characters(self) -> int:
@@ -61,29 +61,8 @@ class Pauses:
 
 def read_plain(text: str) -> Book:
     """Returns a text as one chapter; blank lines end its paragraphs."""
-    return Book((Chapter("", tuple(filter(str.strip, _BLANK.split(_lines(text))))),))
-
-
-def read_markdown(text: str) -> Book:
-    """Returns a Markdown text, whose largest headings begin chapters.
-
-    One heading alone at the top level is the title of the book, and those of the next level begin its chapters.
-    """
-    blocks = list(_blocks(_lines(text)))
-    levels = [level for level, _ in blocks if level]
-    top = min(levels, default=0)
-    title = ""
-    if levels.count(top) == 1 and len(set(levels)) > 1 and blocks[0][0] == top:
-        title = blocks.pop(0)[1]
-        top = min(level for level, _ in blocks if level)
-    chapters: list[tuple[str, list[str]]] = [(title, [])]
-    for level, block in blocks:
-        if level and level == top:
-            chapters.append((block, []))
-        else:
-            chapters[-1][1].append(block)
-    filled_chapters = (Chapter(name, tuple(paragraphs)) for name, paragraphs in chapters if name or paragraphs)
-    return Book(tuple(filled_chapters), title)
+    text = text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
+    return Book((Chapter("", tuple(filter(str.strip, _BLANK.split(text)))),))
 
 
 def script_of(book: Book, speech: Mapping[str, Any], pauses: Pauses) -> Script:
@@ -101,37 +80,3 @@ def script_of(book: Book, speech: Mapping[str, Any], pauses: Pauses) -> Script:
         if len(parts) > first:
             titles.append(chapter.title)
     return Script(tuple(parts), tuple(titles), book.title, book.author, book.language, speech=speech)
-
-
-def _lines(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
-
-
-def _blocks(text: str) -> Iterator[tuple[int, str]]:
-    """Yields headings with their level, and with level 0 the blocks between them; a fence with code is one block."""
-    block: list[str] = []
-    fence = ""
-    for line in text.split("\n"):
-        opened = _FENCE.match(line)
-        if opened and (not fence or opened[1] == fence):
-            fence = "" if fence else opened[1]
-        level, heading = (0, "") if fence else _heading(line)
-        if (level or (not fence and not line.strip())) and block:
-            yield 0, "\n".join(block)
-            block = []
-        if level:
-            yield level, heading
-        elif line.strip() or fence:
-            block.append(line)
-    if block:
-        yield 0, "\n".join(block)
-
-
-def _heading(line: str) -> tuple[int, str]:
-    """Returns the level and the text of a heading: `## Text ##`; level 0: the line is none."""
-    signs = line.lstrip(" ")
-    text = signs.lstrip("#")
-    level = len(signs) - len(text)
-    if not (0 < level <= _MOST_LEVEL and len(line) - len(signs) <= 3 and text[:1] in (" ", "\t") and text.strip(" \t")):
-        return 0, ""
-    return level, text.strip(" \t").rstrip("#").rstrip(" \t") or "#"

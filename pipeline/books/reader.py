@@ -1,70 +1,56 @@
 """Reader: a document of a client as a script, read in a process of its own.
 
 In:    Questions: what the document is, and its bytes
-Out:   Answers: a script without the fields of its speech, a cover; or the refusal
-Owns:  how many chapters and parts a document may have, and how much processor time and memory reading it may take
-Never: a document of a client in the process that asks; unpickling what this process says
+Out:   Documents, or a refusal that says what the file is and what to do; both as question.document_of() takes them
+Owns:  which forms are read, and which are refused, by what a file is; how many chapters and parts a document may have
+Never: a document of a client in the process that asks
 
 `python -m pipeline.books.reader` answers questions as a WarmChild (pipeline/child.py) asks them.
 """
 
 import base64
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+import re
+from dataclasses import replace
 
-from pipeline.books.book import Book, Pauses, read_markdown, read_plain, script_of
+from pipeline.books.book import Book, Pauses, read_plain, script_of
+from pipeline.books.cues import has_cues, read_cues
 from pipeline.books.dialogue_parts import PartsOfTurn, dialogue_parts
 from pipeline.books.epub import read_epub
-from pipeline.books.script import Script, read_script
+from pipeline.books.markdown import read_html, read_markdown
+from pipeline.books.question import CPU_LIMIT_S, MEMORY_LIMIT, Document, Question
+from pipeline.books.script import Script
 from pipeline.books.ssml_cutting import ssml_parts
 from pipeline.child import answer_questions
-from pipeline.errors import InvalidDocument, InvalidRequest, InvalidSsml, NoSpeakableText, TextTooLong
+from pipeline.errors import InvalidDocument, InvalidRequest, NoSpeakableText, TextTooLong
 from pipeline.text.markup.dialogue import read_script as read_lines
 
 MOST_PARTS = 30_000
 MOST_CHAPTERS = 10_000
 MOST_TITLE = 300
 """characters of a title that are kept; a chapter's is spoken whole"""
-MEMORY_LIMIT = 1 << 30
-CPU_LIMIT_S = 30
 EPUB = ".epub"
+_PAGES = (".html", ".htm", ".xhtml")
+_PAGE = re.compile(
+    rb"\s*(?:<\?xml[^>]{0,200}>\s*)?(?:<!--.{0,500}?-->\s*)?<(?:!DOCTYPE html|html)[\s>]", re.IGNORECASE | re.DOTALL
+)
+_OTHERS = (
+    (re.compile(rb"\s*\{\\rtf"), "a document in RTF"),
+    (re.compile(rb"\s*%PDF-"), "a PDF"),
+    (re.compile(rb"\s*(?:<\?xml.{0,300}?)?<FictionBook", re.DOTALL), "a book in FB2"),
+    (re.compile(rb"\xd0\xcf\x11\xe0"), "a document of an old Word (.doc)"),
+    (re.compile(rb".{60}BOOKMOBI", re.DOTALL), "a book for Kindle"),
+    (
+        re.compile(
+            rb"\s*(?:<\?xml.{0,300}?)?<(?:\w+:)?(?:wordDocument|package xmlns:pkg|document-content|office:document)", re.DOTALL
+        ),
+        "a document in XML",
+    ),
+    (re.compile(rb"%!PS"), "a document in PostScript"),
+    (re.compile(rb"\s*\\documentclass"), "a document in LaTeX"),
+)
 
 _ZIP = b"PK\x03\x04"
-_REFUSALS = {kind.__name__: kind for kind in (InvalidDocument, InvalidRequest, InvalidSsml, NoSpeakableText, TextTooLong)}
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is to be read, and as what."""
-
-    content: bytes
-    """UTF-8; an EPUB; for turns JSON, a list of objects with the fields of PartsOfTurn"""
-    kind: str
-    """text, markdown, ssml, script, turns"""
-    most_characters: int
-    file: str | None = None
-    """its name, which may be empty; None: it is no file, but a field of a request"""
-    pauses: Pauses = field(default_factory=Pauses)
-    cast: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """of a script: the names of its speakers, and the fields of a request in which each differs"""
-
-    def to_bytes(self) -> bytes:
-        """Returns it as a line of JSON, with the content behind it."""
-        about = {"kind": self.kind, "most_characters": self.most_characters, "file": self.file, "cast": self.cast}
-        return json.dumps({**about, "pauses": asdict(self.pauses)}).encode() + b"\n" + self.content
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """What a document says."""
-
-    script: Script
-    cover: bytes | None = b""
-    """a JPEG or PNG picture; empty: it has none; None: it has one that no file can show"""
-    is_book: bool = False
-    """its parts are plain text, whatever the request says"""
 
 
 def read_document(question: Question) -> Document:
@@ -80,10 +66,20 @@ def read_document(question: Question) -> Document:
     if (question.file or "").lower().endswith(EPUB):
         message = "not an EPUB: the file does not begin like an archive; a text has a name that ends otherwise"
         raise InvalidDocument(message, param="file")
+    content = question.content.removeprefix(b"\xef\xbb\xbf")
+    for beginning, kind in _OTHERS:
+        if question.file is not None and beginning.match(content):
+            message = (
+                f"the file is {kind}: save it as EPUB, HTML or plain text (LibreOffice, Calibre and pandoc do), and send that"
+            )
+            raise InvalidDocument(message, param="file")
+    name = (question.file or "").lower()
+    if question.kind in ("text", "markdown") and (name.endswith(_PAGES) or _PAGE.match(content)):
+        return replace(_of_book(read_html(question.content), question), is_book=True)
     try:
-        text = question.content.decode("utf-8-sig")
+        text = content.decode()
     except UnicodeDecodeError:
-        raise InvalidDocument("the file is neither an EPUB nor text in UTF-8", param="file") from None
+        raise InvalidDocument("the file is neither an EPUB, nor HTML, nor text in UTF-8", param="file") from None
     if question.kind == "turns":
         return _of_turns([PartsOfTurn(**turn) for turn in json.loads(text)], question, "turns")
     _check_length(len(text), question)
@@ -94,6 +90,8 @@ def read_document(question: Question) -> Document:
         )
     if question.kind == "ssml":
         return Document(_checked(Script(ssml_parts(text, question.pauses))))
+    if has_cues(text):
+        return _of_book(read_cues(text), question)
     return _of_book(read_markdown(text) if question.kind == "markdown" else read_plain(text), question)
 
 
@@ -101,7 +99,9 @@ def _of_book(book: Book, question: Question) -> Document:
     _check_length(book.characters, question)
     script = _checked(script_of(book, {}, question.pauses))
     labels = {name: getattr(script, name)[:MOST_TITLE] for name in ("title", "author", "language")}
-    return Document(replace(script, chapters=tuple(title[:MOST_TITLE] for title in script.chapters), **labels), book.cover)
+    return Document(
+        replace(script, chapters=tuple(title[:MOST_TITLE] for title in script.chapters), **labels), book.cover, book.missing
+    )
 
 
 def _of_turns(turns: list[PartsOfTurn], question: Question, param: str) -> Document:
@@ -127,20 +127,6 @@ def _checked(script: Script) -> Script:
     return script
 
 
-def document_of(answer: bytes) -> Document:
-    """Returns the document that this module as a process has read.
-
-    Raises:
-        InvalidRequest: its refusal.
-    """
-    line, _, script = answer.partition(b"\n")
-    about = json.loads(line)
-    if "refused" in about:
-        raise _REFUSALS[about["refused"]](about["message"], param=about["param"])
-    cover = about["cover"]
-    return Document(read_script(script), cover if cover is None else base64.b64decode(cover), about["is_book"])
-
-
 def _answer(question: bytes) -> bytes:
     line, _, content = question.partition(b"\n")
     about = json.loads(line)
@@ -151,6 +137,7 @@ def _answer(question: bytes) -> bytes:
         return json.dumps({"refused": kind, "message": error.message, "param": error.param}).encode()
     cover = document.cover
     about = {"cover": cover if cover is None else base64.b64encode(cover).decode(), "is_book": document.is_book}
+    about["missing"] = document.missing
     return json.dumps(about).encode() + b"\n" + document.script.to_json()
 
 

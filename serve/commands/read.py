@@ -22,16 +22,13 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from pipeline.audio.encode import to_int16
 from pipeline.audio.formats import AudioFormat, audio_format
 from pipeline.books.assemble import CONTAINERS, M4B, assemble
-from pipeline.books.book import Book, Pauses, read_markdown, read_plain, script_of
-from pipeline.books.dialogue_parts import PartsOfTurn, dialogue_parts
-from pipeline.books.epub import read_epub
 from pipeline.books.job_files import JobFiles, PartNotes
+from pipeline.books.question import Question
+from pipeline.books.reader import read_document
 from pipeline.books.script import Script
-from pipeline.books.ssml_cutting import ssml_parts
 from pipeline.books.track import Track
 from pipeline.config import PipelineConfig
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
-from pipeline.text.markup.dialogue import read_script
 from pipeline.text.markup.ssml import parse
 from pipeline.types import AudioOptions, Lane, SamplingParams, SchedulingParams, SynthesisRequest
 from serve.commands import read_remote
@@ -147,20 +144,12 @@ def script_of_file(args: argparse.Namespace, fields: dict[str, Any]) -> tuple[Sc
     """Returns what is spoken of a file, and its cover as in Book.
 
     Raises:
-        InvalidRequest, OSError, UnicodeDecodeError
+        InvalidRequest, OSError
     """
-    kind = kind_of(args)
-    if kind == "script":
-        lines = read_script(args.book.read_text(encoding="utf-8-sig"), args.cast)
-        turns = (PartsOfTurn(line.text, {"voice": args.cast[line.speaker]}, line.speaker) for line in lines)
-        script = Script(tuple(dialogue_parts(turns)), speech=fields)
-    elif kind == "ssml":
-        parts = ssml_parts(args.book.read_text(encoding="utf-8-sig"), Pauses())
-        script = Script(parts, speech={**fields, "input_type": kind})
-    else:
-        book = book_of(args.book)
-        return script_of(book, fields, Pauses()), book.cover
-    return script, b""
+    kind, cast = kind_of(args), {speaker: {"voice": voice} for speaker, voice in (args.cast or {}).items()}
+    document = read_document(Question(args.book.read_bytes(), kind, sys.maxsize, args.book.name, cast=cast))
+    markup = {"input_type": kind} if kind == "ssml" and not document.is_book else {}
+    return replace(document.script, speech={**fields, **markup}), document.cover
 
 
 def kind_of(args: argparse.Namespace) -> str:
@@ -174,18 +163,6 @@ def _cast_member(written: str) -> tuple[str, str]:
     if not name.strip() or not voice:
         raise argparse.ArgumentTypeError("a speaker is written NAME=VOICE")
     return name.strip(), voice
-
-
-def book_of(path: Path) -> Book:
-    """Returns the book in a file.
-
-    Raises:
-        InvalidDocument, OSError, UnicodeDecodeError
-    """
-    if path.suffix == ".epub":
-        return read_epub(path.read_bytes())
-    text = path.read_text(encoding="utf-8-sig")
-    return read_markdown(text) if path.suffix in MARKDOWN else read_plain(text)
 
 
 def format_of(args: argparse.Namespace) -> AudioFormat:

@@ -15,7 +15,7 @@ from pydantic import FailFast, Field
 from pipeline.audio.formats import AudioFormat, audio_format
 from pipeline.books.assemble import CONTAINERS, M4B
 from pipeline.books.book import CHAPTER_MS, HEADING_MS, PARAGRAPH_MS, Pauses
-from pipeline.books.reader import Question
+from pipeline.books.question import Question
 from pipeline.books.script import Part
 from pipeline.errors import UnsupportedFormat
 from pipeline.text.markup.ssml_elements import STYLES

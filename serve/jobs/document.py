@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from pipeline.books.reader import CPU_LIMIT_S, MEMORY_LIMIT, Document, Question, document_of
+from pipeline.books.question import CPU_LIMIT_S, MEMORY_LIMIT, Document, Question, document_of
 from pipeline.child import ChildFailed, WarmChild
 from pipeline.errors import AtCapacity, InvalidDocument
 

@@ -10,6 +10,7 @@ import asyncio
 from pipeline.books.assemble import RAW_CONTAINERS, assemble
 from pipeline.books.script import KEY_LETTERS, content_hash
 from pipeline.books.track import Track
+from pipeline.errors import NoSpeakableText
 from pipeline.store.threads import ask_store
 from serve.jobs.active_job import ActiveJob
 from serve.jobs.record import JobRecord, JobStatus
@@ -23,6 +24,7 @@ async def finish(job: ActiveJob, records: JobRecords, holder: str) -> bool:
         False if parts of it are lost and are to be spoken again.
 
     Raises:
+        NoSpeakableText: none of its parts has a sound.
         SynthesisError, OSError: it cannot be assembled.
         StoreUnavailable: the file is there, and the record is not changed.
     """
@@ -52,6 +54,8 @@ async def _finished(job: ActiveJob, records: JobRecords, holder: str) -> dict[st
     lengths = await asyncio.to_thread(job.files.lengths)
     current = await ask_store(records.read, job.id)
     if current is not None and is_held(current.record) and lengths.keys() >= set(job.script.keys):
+        if not any(lengths[key] for key in job.script.keys):
+            raise NoSpeakableText("the checkpoint speaks none of the words in this text", param="input")
         name = await asyncio.to_thread(_assembled, job)
         size = await asyncio.to_thread(job.files.size)
         await ask_store(records.change, job.id, succeeded)

@@ -2,7 +2,7 @@
 
 In:    the fields of a request for speech, the owner of the job
 Out:   SpokenPart
-Never: another way to speak than serve/speech; a part that was simplified under load
+Never: another way to speak than serve/speech; a part that was simplified under load; a job that ends at a part without words
 """
 
 from contextlib import aclosing
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.books.job_files import SAMPLE_BYTES, Cue, PartNotes
-from pipeline.errors import AtCapacity
+from pipeline.errors import AtCapacity, NoSpeakableText
 from pipeline.types import Lane, TimedItem
 from serve.speech.events import Audio, Finished, Timed
 from serve.speech.job import RequestContext
@@ -20,6 +20,8 @@ from serve.speech.speak import open_speech
 from serve.speech.speech_services import SpeechServices
 from serve.speech.subtitles import cues
 
+WITHOUT_WORDS = "no_speakable_text"
+"""warning of a part that the checkpoint has no word for: it is silent"""
 WAIT_S = 5.0
 """before a part is tried again that would have been simplified"""
 
@@ -47,18 +49,21 @@ async def speak_part(speech: SpeechServices, tenant: str, request_id: str, field
     pieces: list[bytes] = []
     items: list[TimedItem] = []
     warnings: dict[str, int] = {}
-    with open_speech(speech, context) as session:
-        job = await session.accept(body)
-        if job.degraded:
-            raise AtCapacity("a part of a job waits until nothing is simplified under load", retry_after_s=WAIT_S)
-        async with aclosing(session.speak(job)) as events:
-            async for event in events:
-                if isinstance(event, Audio):
-                    pieces.append(event.data)
-                elif isinstance(event, Timed):
-                    items += event.items
-                elif isinstance(event, Finished):
-                    warnings = dict(event.warnings)
+    try:
+        with open_speech(speech, context) as session:
+            job = await session.accept(body)
+            if job.degraded:
+                raise AtCapacity("a part of a job waits until nothing is simplified under load", retry_after_s=WAIT_S)
+            async with aclosing(session.speak(job)) as events:
+                async for event in events:
+                    if isinstance(event, Audio):
+                        pieces.append(event.data)
+                    elif isinstance(event, Timed):
+                        items += event.items
+                    elif isinstance(event, Finished):
+                        warnings = dict(event.warnings)
+    except NoSpeakableText:
+        return SpokenPart(b"", PartNotes((), {WITHOUT_WORDS: 1}))
     rate = job.audio.sample_rate
     shown = tuple(Cue(round(cue.start * rate), round(cue.end * rate), cue.text, cue.voice) for cue in cues(items, job))
     return SpokenPart(b"".join(pieces), PartNotes(shown, warnings))

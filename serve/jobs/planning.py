@@ -10,7 +10,7 @@ import secrets
 from dataclasses import dataclass, replace
 
 from pipeline.books.job_files import SAMPLE_BYTES
-from pipeline.books.reader import Document
+from pipeline.books.question import Document
 from pipeline.books.script import Part, Script
 from pipeline.errors import NoSpeakableText, TextTooLong
 from pipeline.types import MAX_SEED, Lane
@@ -30,7 +30,7 @@ class JobPlan:
     script: Script
     output: Output
     ignored: tuple[str, ...]
-    """fields of the body that have no effect, and a cover that no file can show"""
+    """fields of the body that have no effect, a cover that no file can show, files that a book names and does not contain"""
     size: int
     """about how many bytes the files will have"""
     cover: bytes = b""
@@ -62,6 +62,7 @@ def plan_job(body: JobBody, context: RequestContext, speech: SpeechServices, doc
     script, ignored = _settled(script, body, context, speech)
     if document.cover is None:
         ignored += ("cover",)
+    ignored += tuple(f"missing file {name}" for name in document.missing)
     output = Output(container=audio.container, sample_rate=audio.sample_rate, kbps=audio.kbps)
     return JobPlan(script, output, ignored, _size(script, output), document.cover or b"")
 

@@ -22,14 +22,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import StoreUnavailable
+from pipeline.errors import NoSpeakableText, StoreUnavailable
 from pipeline.store.threads import ask_store
 from serve.errors import to_api_error
 from serve.jobs.active_job import LONGEST_RETRY_S, ActiveJob
 from serve.jobs.disk import WAITING_FOR_DISK, is_full
 from serve.jobs.finishing import finish
 from serve.jobs.job_claims import Claims, keys_without_a_turn
-from serve.jobs.part_speech import speak_part
+from serve.jobs.part_speech import WITHOUT_WORDS, speak_part
 from serve.jobs.record import JobError, JobRecord, JobStatus
 from serve.jobs.records import Job
 from serve.jobs.service import JobService
@@ -359,6 +359,10 @@ class JobRunner:
                 LOG.info("job %s is finished: %d parts", job.id, job.record.parts)
         except StoreUnavailable:
             job.failed(_now())  # the file is there; only its record is missing
+        except NoSpeakableText as error:
+            job.failed(_now(), LONGEST_RETRY_S)
+            silent = JobError(code=WITHOUT_WORDS, message=error.message)
+            await self._guarded(lambda: self._fail(job.id, job.record.script, silent))
         except Exception as error:
             if is_full(error):
                 LOG.error("job %s: its file cannot be kept: %s", job.id, error)

@@ -4,7 +4,9 @@ import io
 import json
 import wave
 import zipfile
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ import requests
 
 from pipeline.audio.encode import encode_whole
 from pipeline.audio.formats import audio_format
-from pipeline.errors import EngineDead, TextTooHard
+from pipeline.errors import EngineDead, NoSpeakableText, TextTooHard
 from pipeline.store.open import open_store
+from pipeline.types import AudioChunk, SynthesisRequest
 from serve.access.api_keys import NAMESPACE
 from serve.access.authentication import Authenticator
 from tests.support.books import epub, picture
@@ -166,6 +169,28 @@ def test_a_part_that_is_refused_fails_the_job_and_names_itself(tmp_path: Path):
         speaker.fails_at = None
         post(live, job["id"], "/resume")
         assert finished(live, job["id"])["error"] is None
+
+
+class Englishman(Speaker):
+    """Speaks texts of ASCII alone."""
+
+    async def stream(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+        if not request.text.isascii():
+            raise NoSpeakableText("nothing to say", param="input")
+        async with aclosing(super().stream(request)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+
+def test_a_part_without_words_is_skipped_and_counted(tmp_path: Path):
+    with living(tmp_path, Englishman(chunks=2)) as live:
+        job = create(live, input="The boat was red.\n\nこんにちは。\n\nThe sea was calm.")
+        assert finished(live, job["id"])["error"] is None
+        parts = get(live, job["id"], "/parts").json()["data"]
+        assert [part["warnings"] for part in parts] == [{}, {"no_speakable_text": 1}, {}]
+        assert [part["duration_s"] > 0 for part in parts] == [True, False, True]
+        silent = create(live, input="こんにちは。\n\nさようなら。")
+        assert finished(live, silent["id"], "failed")["error"]["code"] == "no_speakable_text"
 
 
 def test_a_failure_that_passes_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
