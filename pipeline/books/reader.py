@@ -13,8 +13,7 @@ import json
 import re
 from dataclasses import replace
 
-from pipeline.books.book import Book, Pauses, read_plain, script_of
-from pipeline.books.cues import has_cues, read_cues
+from pipeline.books.book import Book, Pauses, has_cues, read_cues, read_plain, script_of
 from pipeline.books.dialogue_parts import PartsOfTurn, dialogue_parts
 from pipeline.books.epub import read_epub
 from pipeline.books.markdown import read_html, read_markdown
