@@ -5,7 +5,7 @@ import json
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,8 +77,9 @@ class Place:
         """Sends messages; returns errors, until so many contexts have ended or the other side closes."""
         said, url = [], self.live.url.replace("http", "ws") + path
         with connect(url, additional_headers={"x-api-key": self.key}) as connection:
-            for message in messages:
-                connection.send(json.dumps(message))
+            with suppress(ConnectionClosed):  # who is refused reads why, however much more there was to send
+                for message in messages:
+                    connection.send(json.dumps(message))
             try:
                 for frame in connection:
                     content = json.loads(frame) if isinstance(frame, str) else {}
