@@ -19,7 +19,7 @@ Admission, quotas, idempotency, resuming, time limits, the cache, metrics, the t
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, aclosing, closing, contextmanager
+from contextlib import ExitStack, aclosing, closing, contextmanager, nullcontext
 
 import numpy as np
 from numpy.typing import NDArray
@@ -196,8 +196,11 @@ class SpeechSession:
         """Gives back what was paid if nothing of the reply was sent."""
         self._payment.close()
 
-    async def speak(self, job: SpeechJob) -> AsyncGenerator[SpeechEvent, None]:
+    async def speak(self, job: SpeechJob, encoding: Encoding | None = None) -> AsyncGenerator[SpeechEvent, None]:
         """Streams the reply in the job's format.
+
+        Args:
+            encoding: of several replies in one stream, which its owner finishes; None: this reply has its own.
 
         Raises:
             SynthesisError: before Started if possible.
@@ -208,7 +211,7 @@ class SpeechSession:
         try:
             if self._origin is not None and self._body is not None:
                 self._services.resuming.check(self._origin, self._body, job)
-            async with aclosing(self._encoded(job)) as pieces:
+            async with aclosing(self._encoded(job, encoding)) as pieces:
                 async for data in pieces:
                     if not recorder.has_started:
                         yield await self._start(job)
@@ -259,7 +262,7 @@ class SpeechSession:
         engines, is_paid = set(self._recorder.timings.builds), self._payment.has_paid
         return await self._services.resuming.token_for(self._body, job, self._context, engines, is_paid=is_paid)
 
-    async def _encoded(self, job: SpeechJob) -> AsyncGenerator[bytes, None]:
+    async def _encoded(self, job: SpeechJob, shared: Encoding | None) -> AsyncGenerator[bytes, None]:
         """Streams the bytes of the reply that the client does not have, within the time limits.
 
         Raises:
@@ -268,7 +271,7 @@ class SpeechSession:
         limits, recorder = self._services.limits, self._recorder
         ends_at = _now() + limits.total_timeout_s
         limit_s, problem = job.first_audio_timeout_s, "no audio"
-        with closing(Encoding(job.audio, streamed=job.streamed)) as encoding:
+        with nullcontext(shared) if shared else closing(Encoding(job.audio, streamed=job.streamed)) as encoding:
             try:
                 async with aclosing(self._services.stream(job.request)) as chunks:
                     while (chunk := await _next_chunk(chunks, limit_s, problem, ends_at, limits.total_timeout_s)) is not None:
@@ -288,7 +291,7 @@ class SpeechSession:
                         problem = "no further audio"
             finally:
                 self._payment.end_audio()
-            data = await encoding.finish()
+            data = await encoding.finish() if shared is None else b""
             if (data or not job.streamed) and ((rest := self._rest_of(data)) or self._known is None):
                 yield rest
 

@@ -41,8 +41,6 @@ from serve.speech.conversation.conversation_events import (
 from serve.speech.events import Audio, Finished, Started, Timed
 from serve.speech.schemas.base import read_values
 
-CONTAINERS = ("mp3", "opus", "pcm", "ulaw", "alaw")
-"""what may be sent part after part; other containers have a header that says how long they are"""
 MOST_IGNORED = 64
 """names of fields that wait for the next message of a context"""
 SILENCE_S = 0.1  # of a context that has nothing to say
@@ -153,8 +151,6 @@ class ContextsSession(ABC, Generic[Query, Beginning]):
             self._query = read_values(kind, bounded(self._raw_query, kind))
             self._of_address = self._address_settings()
             conversation.check(self._of_address)
-            if named_format(self._query.output_format).container not in CONTAINERS:
-                raise bad_request("unsupported_format", f"over a WebSocket the formats are {', '.join(CONTAINERS)}")
         except Exception as error:
             self._leave_for(to_api_error(error))
             raise
@@ -169,16 +165,15 @@ class ContextsSession(ABC, Generic[Query, Beginning]):
             case PartSpoken(event=Timed(items=items)):
                 self._aligned_in(name).add(items)
             case PartSpoken(event=Audio(data=data)):
-                self._voiced.add(name)
-                for place in range(0, len(data), MOST_AUDIO_BYTES):
-                    yield self._audio(name, data[place : place + MOST_AUDIO_BYTES])
+                yield from self._pieces(name, data)
             case PartSpoken(event=Finished(audio_s=audio_s)):
                 if self._aligned_in(name).finish(audio_s):
                     yield self._audio(name, b"")
                 yield from self._part_ended(name)
             case PartSkipped():
                 self._aligned_in(name).skip(event.part)
-            case ContextClosed():
+            case ContextClosed(rest=rest):
+                yield from self._pieces(name, rest)
                 if name not in self._voiced:
                     yield self._audio(name, self._silence())
                 yield self._final(name)
@@ -218,6 +213,12 @@ class ContextsSession(ABC, Generic[Query, Beginning]):
     @abstractmethod
     def _error(self, refusal: ApiError, name: str | None) -> Message:
         """Returns the message about an error; `name` is the context that it concerns, None: no context."""
+
+    def _pieces(self, name: str, data: bytes) -> Iterator[Message]:
+        """Yields messages with audio, of a size that client libraries take."""
+        for place in range(0, len(data), MOST_AUDIO_BYTES):
+            self._voiced.add(name)
+            yield self._audio(name, data[place : place + MOST_AUDIO_BYTES])
 
     def _part_ended(self, name: str) -> Iterator[Message]:
         """Yields what is said behind a part."""

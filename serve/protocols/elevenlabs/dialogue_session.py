@@ -103,7 +103,7 @@ class DialogueSession(ContextsSession[SocketQuery, _Cast]):
             **common_fields(query, query.output_format),
             **ignored_fields(query.model_extra or {}),
         }
-        return ContextSettings(speech, self._config.lead_s, sentences=True)
+        return ContextSettings(speech, self._config.lead_s, sentences=True, joins_parts=True)
 
     def _audio(self, name: str, data: bytes) -> Message:
         width = _BYTES_PER_SAMPLE.get(named_format(self._query.output_format).container)

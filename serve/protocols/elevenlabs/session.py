@@ -110,7 +110,7 @@ class ElevenLabsSession(ContextsSession[TextSocketQuery, Message]):
             **common_fields(query, query.output_format),
             **ignored_fields(query.model_extra or {}),
         }
-        return ContextSettings(speech, self._config.lead_s, sentences=not query.auto_mode)
+        return ContextSettings(speech, self._config.lead_s, sentences=not query.auto_mode, joins_parts=True)
 
     def _without_effect(self, message: Frame) -> Message:
         """Returns the fields of a message that have no effect, set or not."""

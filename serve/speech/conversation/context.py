@@ -5,8 +5,9 @@ Out:   ConversationEvents, in the order of the text
 Owns:  the task that speaks the parts one after the other
 Never: audio that depends on when a piece of text came; two parts of one context at a time
 
-Every part is a request of serve/speech with the bytes of an HTTP reply. The next one begins as soon as no more than `lead_s` of
-the audio that was sent can still be unplayed, so that an interruption wastes no more than that and one part.
+Every part is a request of serve/speech with the samples of an HTTP reply, and with its bytes unless parts are joined. The next
+one begins as soon as no more than `lead_s` of the audio that was sent can still be unplayed, so that an interruption wastes no
+more than that and one part.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from serve.speech.events import Audio, Finished, Started
 from serve.speech.job import RequestContext
 from serve.speech.schemas.base import read_body
 from serve.speech.schemas.speech import SpeechBody
-from serve.speech.speak import ClientLeft, open_speech
+from serve.speech.speak import ClientLeft, Encoding, open_speech
 from serve.speech.speech_services import SpeechServices
 
 Emit = Callable[[ConversationEvent], Awaitable[None]]
@@ -52,6 +53,8 @@ class ContextSettings:
     """audio that may be sent ahead of what a listener has played, before the next part begins [s]"""
     sentences: bool = False
     """a part also ends behind every sentence whose reading is certain"""
+    joins_parts: bool = False
+    """the bytes of all parts are one stream of the container; False: each part has the bytes of a reply of its own"""
     pause_s: float | None = None
     """a part also ends when no text has come for so long; None: never [s]"""
     resumes: Resumption | None = None
@@ -124,6 +127,7 @@ class Context:
         self._text = GrowingText(sentences=settings.sentences)
         self._listener = Listener(clock)
         self._voice: str | None = None  # of the text that is no part yet
+        self._encoding: Encoding | None = None  # of all parts, where they are joined
         self._lines: asyncio.Queue[_Line | None] = asyncio.Queue()
         self._unspoken = 0  # characters of _lines
         self._pause: asyncio.TimerHandle | None = None
@@ -240,11 +244,15 @@ class Context:
                 self._present = None
                 self._changed()
                 number += 1
-            await self._emit(ContextClosed(self.name, self._listener.sent_s))
+            rest = b"" if self._encoding is None else await self._encoding.finish()
+            await self._emit(ContextClosed(self.name, self._listener.sent_s, rest))
         except (ClientLeft, ReaderStalled) as error:
             self.broken = error
         except Exception as error:
             await self._fail(number, error)
+        finally:
+            if self._encoding is not None:
+                self._encoding.close()
 
     async def _fail(self, number: int, error: Exception) -> None:
         try:
@@ -274,7 +282,9 @@ class Context:
             job = await speech.accept(settings.part_body(part.text))
             self._listener.began(part)
             sent_s, from_s = 0.0, self._listener.sent_s
-            async with aclosing(speech.speak(job)) as events:
+            if settings.joins_parts and self._encoding is None:
+                self._encoding = Encoding(job.audio, streamed=True)
+            async with aclosing(speech.speak(job, self._encoding)) as events:
                 async for event in events:
                     await self._emit(PartSpoken(self.name, number, part, event, from_s))
                     if isinstance(event, Started) and event.resumed is not None:

@@ -41,6 +41,8 @@ class ContextClosed:
 
     context: str
     audio_s: float
+    rest: bytes = b""
+    """of the audio of parts that are joined: what the encoder had not returned before"""
 
 
 @dataclass(frozen=True, slots=True)

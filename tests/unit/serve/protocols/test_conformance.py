@@ -1,7 +1,16 @@
 """What every protocol promises alike, asked of each of them; its own wire is tested in its own folder."""
 
+import asyncio
+import io
+import subprocess
+from dataclasses import replace
+
+import av
+import numpy as np
 import pytest
 
+from pipeline.audio.encode import Encoder
+from pipeline.audio.formats import named_format
 from pipeline.errors import AtCapacity, EngineDead, EngineFault, NoSpeakableText
 from pipeline.store.store import Store
 from pipeline.types import Lane
@@ -9,9 +18,10 @@ from serve.access.api_keys import NAMESPACE, Quota, Scope
 from serve.access.authentication import Authenticator
 from serve.config.app_config import ConversationsConfig, LimitsConfig
 from tests.support.dialects import DIALECTS, TEXT, Call, Dialect, Refused
-from tests.support.fakes import Speaker, make_services
+from tests.support.fakes import CHUNK, Speaker, make_services, sine
 from tests.support.guarded import add, guarded, ring_of
 from tests.support.live_server import CANARY, Live, serving
+from tests.support.tongues import ELEVENLABS, ELEVENLABS_DIALOGUE, ELEVENLABS_SINGLE, Tongue, talking
 from tests.support.waiting import wait_until
 
 SECOND = 48_000  # bytes of a Speaker's audio of one text
@@ -150,3 +160,46 @@ def test_a_service_that_stops_finishes_what_was_flushed(dialect: Dialect):
             status = refusal.status
         assert len(audio) == SECOND
         assert not dialect.is_socket or status == 1001
+
+
+FORMATS = ("mp3_22050_32", "mp3_44100_128", "opus_48000_64", "webm_48000_64", "flac_24000", "aac_24000_64", "wav_24000")
+LATE = {"mp3": 1105, "aac": 1024}  # samples before the first one, of encoder and decoder
+FRAME = {"mp3": 1152, "aac": 1024, "webm": 960}  # samples up to the multiple of which a decoder returns
+
+
+@pytest.mark.parametrize("tongue", [ELEVENLABS, ELEVENLABS_SINGLE, ELEVENLABS_DIALOGUE], ids=lambda tongue: tongue.name)
+@pytest.mark.parametrize("name", [*FORMATS, "pcm_16000", "ulaw_8000"])
+def test_the_audio_of_a_context_is_one_stream_of_its_container(tongue: Tongue, name: str):
+    """Their clients decode the concatenated audio of a context with one decoder: there is one header, and no sample is lost."""
+    parts = ["One is here. ", "Two is here. ", "Three is here. "]
+    tongue = replace(tongue, path=tongue.path.replace("pcm_24000", name))
+
+    async def speak(port: int) -> bytes:
+        async with talking(tongue, port) as talker:
+            await talker.begin()
+            for part in parts:
+                await talker.say(part)
+                await talker.send(tongue.flushes("c"))
+            await talker.send(*tongue.ends("c"))
+            await talker.until("over")
+            return b"".join(talker.audio.values())
+
+    audio = named_format(name)
+    speaker = Speaker(chunks=3, chunk_samples=CHUNK * audio.sample_rate // 24_000)
+    with serving(make_services(speaker)) as live:
+        data = asyncio.run(speak(live.port))
+    assert len(speaker.requests) == len(parts)
+    chunk = speaker.chunk_samples
+    once = np.concatenate([sine(7, place * chunk, chunk) for place in range(3)])
+    with Encoder(audio) as encoder:
+        assert data == encoder.feed(np.concatenate([once] * len(parts))) + encoder.finish()
+    if name in FORMATS:
+        expected = 9 * chunk + LATE.get(audio.container, 0)
+        least, most = expected, expected + FRAME.get(audio.container, 1) - 1
+        with av.open(io.BytesIO(data), format="aac" if audio.container == "aac" else None) as file:
+            frames = list(file.decode(audio=0))
+        assert least <= sum(frame.samples for frame in frames) <= most
+        command = ["ffmpeg", "-v", "warning", *(("-f", "aac") if audio.container == "aac" else ()), "-i", "pipe:0"]
+        decoded = subprocess.run([*command, "-f", "s16le", "pipe:1"], input=data, capture_output=True, check=True)
+        assert least <= len(decoded.stdout) // 2 <= most
+        assert not decoded.stderr or audio.container == "wav", "whose header has no length"

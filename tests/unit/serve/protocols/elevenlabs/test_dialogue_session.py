@@ -146,7 +146,7 @@ def test_every_error_names_its_code_and_closes_the_socket_with_it(live):
         assert code == (1013 if word == "system_busy" else 1008)
         is_named = isinstance(frames[-1], dict) and "context_id" in frames[-1]
         assert refused.get("context_id") == (frames[-1]["context_id"] if is_named else None)
-    for query, word in (("model_id=x", "model_not_found"), ("output_format=wav_24000", "unsupported_format")):
+    for query, word in (("model_id=x", "model_not_found"), ("output_format=wav_24001", "unsupported_format")):
         with talking(live, query) as client:
             (refused,), code, reason = client.closed()
         assert (refused["error"], code, reason) == (word, 1008, word)

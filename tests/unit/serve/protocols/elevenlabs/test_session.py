@@ -171,7 +171,7 @@ def test_no_context_ends_without_audio():
 REFUSED: list[tuple[dict[str, str], str]] = [
     ({"voice": CANARY}, "voice_not_found"),
     ({"query": f"model_id={CANARY}"}, "model_not_found"),
-    ({"query": "output_format=wav_24000"}, "unsupported_format"),
+    ({"query": "output_format=wav_24001"}, "unsupported_format"),
     ({"query": f"output_format={CANARY}"}, "unsupported_format"),
     ({"query": "enable_ssml_parsing=true"}, "ssml_not_supported"),
     ({"query": "inactivity_timeout=181"}, "out_of_range"),
