@@ -1,6 +1,7 @@
 """Catalogue: the shipped voices by name, and the voices of seeds, which need no file.
 
-In:    a name: `default`, one of the catalogue's names or aliases, or seed:<0 .. 4294967295>
+In:    a name: `default`, one of the catalogue's names or aliases, a public name of another service's voice, or
+       seed:<0 .. 4294967295>; in upper or lower case
 Out:   Voice
 Owns:  the catalogue (read-only once loaded)
 Never: torch, requests, the checkpoint: the caller passes the width of an embedding
@@ -8,9 +9,11 @@ Never: torch, requests, the checkpoint: the caller passes the width of an embedd
 
 import difflib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +32,8 @@ MAX_CATALOGUE_BYTES = 4 * 2**20
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _SEED_NAME = re.compile(r"seed:(0|[1-9][0-9]{0,9})")
 _SHOWN_CHARACTERS = 64
+
+PublicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,9 @@ class _VoiceEntry(StrictModel):
 
 class _CatalogueFile(StrictModel):
     voices: dict[str, _VoiceEntry] = Field(default_factory=dict)
+    public_names: dict[str, dict[str, tuple[PublicName, ...]]] = Field(
+        default_factory=dict, description="protocol or program -> voice -> the names of its own voices that mean this one"
+    )
 
 
 class VoiceCatalogue:
@@ -88,14 +96,17 @@ class VoiceCatalogue:
         infos: tuple[VoiceInfo, ...],
         width: int,
         statistics: NDArray[np.float16] | None = None,
+        public: Mapping[str, Voice] = MappingProxyType({}),
     ) -> None:
         """
         Args:
             voices: by name and by alias.
             width: numbers per embedding.
             statistics: the checkpoint's own speaker statistics.
+            public: by the names of other services' voices, in lower case.
         """
         self._voices = voices
+        self._public = public
         self._infos = infos
         self.width = width
         self._statistics = statistics
@@ -107,7 +118,8 @@ class VoiceCatalogue:
         Raises:
             ConfigError: the file is not a strict catalogue, or one of its strings is not what it claims to be.
         """
-        entries = {} if path is None else _read(path)
+        file = _CatalogueFile() if path is None else _read(path)
+        entries = file.voices
         voices: dict[str, Voice] = {}
         infos: list[VoiceInfo] = []
         for name, entry in entries.items():
@@ -124,7 +136,7 @@ class VoiceCatalogue:
         if DEFAULT not in voices:
             voices[DEFAULT] = Voice(DEFAULT, None)
             infos.insert(0, VoiceInfo(DEFAULT, (), ("zh", "en"), "ChatTTS without a speaker embedding", "built-in"))
-        return cls(voices, tuple(infos), width, statistics)
+        return cls(voices, tuple(infos), width, statistics, _public(file, voices, str(path)))
 
     def get(self, name: str) -> Voice:
         """Returns the voice of a name or alias, or the one that `seed:<n>` draws.
@@ -132,11 +144,12 @@ class VoiceCatalogue:
         Raises:
             UnknownVoice: the message lists similar names.
         """
-        if name in self._voices:
-            return self._voices[name]
-        seeded = _SEED_NAME.fullmatch(name)
+        lowered = name.lower()
+        if (voice := self._voices.get(lowered) or self._public.get(lowered)) is not None:
+            return voice
+        seeded = _SEED_NAME.fullmatch(lowered)
         if seeded and int(seeded[1]) <= MAX_SEED:
-            return Voice(name, draw_embedding(int(seeded[1]), self.width, self._statistics))
+            return Voice(lowered, draw_embedding(int(seeded[1]), self.width, self._statistics))
         raise UnknownVoice(self._unknown(name), param="voice")
 
     @staticmethod
@@ -172,7 +185,20 @@ def _voice(name: str, entry: _VoiceEntry, width: int, statistics: NDArray[np.flo
     return Voice(name, embedding, sample, entry.sample_text)
 
 
-def _read(path: Path) -> dict[str, _VoiceEntry]:
+def _public(file: _CatalogueFile, voices: Mapping[str, Voice], where: str) -> dict[str, Voice]:
+    """Returns the voices by the names of other services' voices, in lower case."""
+    public: dict[str, Voice] = {}
+    for service, names_of in file.public_names.items():
+        for voice, names in names_of.items():
+            if voice not in voices:
+                raise ConfigError(f"{where}: public_names.{service} has {voice!r}, which is none of the voices")
+            for name in names:
+                if name.lower() in voices or public.setdefault(name.lower(), voices[voice]) is not voices[voice]:
+                    raise ConfigError(f"{where}: public_names.{service}: the name {name!r} belongs to two voices")
+    return public
+
+
+def _read(path: Path) -> _CatalogueFile:
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -181,7 +207,7 @@ def _read(path: Path) -> dict[str, _VoiceEntry]:
         raise ConfigError(f"{path}: a voice catalogue of {len(content)} bytes; the limit is {MAX_CATALOGUE_BYTES}")
     try:
         tree = parse_yaml(content.decode())
-        return _CatalogueFile.model_validate({} if tree is None else tree).voices
+        return _CatalogueFile.model_validate({} if tree is None else tree)
     except (ConfigError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     except ValidationError as error:

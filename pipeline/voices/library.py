@@ -45,7 +45,7 @@ LOUDNESS = "voice-loudness"
 MAX_VERSIONS = 100  # of one voice; every replica holds all of them in memory
 MAX_BYTES_OF_OWNER = 32 << 20  # of the voices of one key, all versions and their previews
 
-UNKNOWN = "no such voice; GET /v1/audio/voices lists them, and seed:<number> is one"
+SHOWN_NAMES = 5
 
 
 class VoiceLibrary:
@@ -102,7 +102,7 @@ class VoiceLibrary:
             return self.catalogue.get(name)
         except UnknownVoice:
             # The catalogue's message lists similar names for operators; a client's own words are not repeated to it.
-            raise UnknownVoice(UNKNOWN, param="voice") from None
+            raise self._unknown() from None
 
     def canonical(self, name: str | None) -> str:
         """Returns the permanent name of a voice; for None that of the default voice.
@@ -113,11 +113,11 @@ class VoiceLibrary:
         if name is None:
             return self.catalogue.get(DEFAULT).name
         if len(name) > MAX_NAME_CHARS or name in self._temporary:
-            raise UnknownVoice(UNKNOWN, param="voice")
+            raise self._unknown()
         return self.get(name).name
 
     def find(self, name: str) -> StoredVoice | None:
-        """Returns the stored voice of an id, an id@version or a title; never one of the catalogue."""
+        """Returns the stored voice of an id, an id@version or a title, also in another case; never one of the catalogue."""
         if self._voices is None:
             return None
         pinned = split_version(name)
@@ -127,9 +127,17 @@ class VoiceLibrary:
             return None
         stored = self._voices.get(name)
         if stored is None:
-            titled = [voice for voice in self._voices.newest().values() if voice.record.title == name]
-            stored = titled[0] if len(titled) == 1 else None
+            newest, lowered = self._voices.newest().values(), name.lower()
+            titled = [voice for voice in newest if voice.record.title == name]
+            alike = titled or [voice for voice in newest if lowered in (voice.id.lower(), voice.record.title.lower())]
+            stored = alike[0] if len(alike) == 1 else None
         return stored
+
+    def _unknown(self, param: str = "voice") -> UnknownVoice:
+        """Returns the error about a name, which it does not repeat: names of shipped voices stand in its place."""
+        shown = [next(iter(info.aliases), info.name) for info in self.catalogue.list()][:SHOWN_NAMES]
+        message = f"there is no voice of this name; there are {', '.join(shown)} and others, and seed:<number> is one"
+        return UnknownVoice(message, param=param)
 
     def list(self) -> tuple[VoiceInfo, ...]:
         """Returns every named voice, the catalogue's first."""
@@ -233,7 +241,7 @@ class VoiceLibrary:
         if (newest := store.get(VOICES, voice_id)) is not None:
             writer.check(owner_in(newest[1]))
         if newest is None or not store.delete(VOICES, voice_id):
-            raise UnknownVoice(UNKNOWN, param="id")
+            raise self._unknown("id")
         for version in range(max(1, newest[0] - MAX_VERSIONS + 1), newest[0] + 1):
             store.delete(PREVIEWS, f"{voice_id}@{version}")
             store.delete(SCORES, f"{voice_id}@{version}")

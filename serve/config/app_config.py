@@ -119,6 +119,11 @@ class VoicesConfig(StrictModel):
         description="where voices created by clients are kept: redis://... or rediss://..., shared by all nodes, "
         "or a file on this machine; null: store.sqlite in $CHATTTS_HOME",
     )
+    unknown: Literal["refuse", "default"] = Field(
+        "refuse",
+        description="default: a request for a voice that is not there speaks with the default one, and its reply names the "
+        "field among those without effect",
+    )
     max_voices: int = Field(1000, ge=0, le=100_000, description="stored voices; every replica holds all of them in memory")
     inline: bool = Field(False, description="true: a request may pass a speaker embedding as its voice, emb:...")
     clone: bool = Field(False, description="true: voices can be created from recordings")

@@ -198,6 +198,7 @@ def build_speech(
         observer=observer,
         refusals=RefusalTally(),
         tracing=Tracing(config.tracing, "Ingress", replica_info()["replica"]),
+        replaces_unknown_voices=config.voices.unknown == "default",
         owner=authenticator.owner,
     )
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from pipeline.audio.formats import AudioFormat, audio_format, named_format
 from pipeline.audio.tempo import share_speed
+from pipeline.errors import UnknownVoice
 from pipeline.types import (
     MAX_SEED,
     AudioOptions,
@@ -98,10 +99,22 @@ def select_version(body: SpeechBody, context: RequestContext, services: SpeechSe
     Raises:
         UnknownVoice, ApiError
     """
-    voice = services.voice_id(body.voice_name)
-    return services.models.apply_to_body(
+    lost: tuple[str, ...] = ()
+    try:
+        voice = services.voice_id(body.voice_name)
+    except UnknownVoice:
+        if (default := _substitute(context, services)) is None:
+            raise
+        voice, lost = default, ("voice",)
+    selection = services.models.apply_to_body(
         body, caller=context.caller.id, host=context.client_host, voice=voice, strict=context.strict
     )
+    return replace(selection, lost=(*lost, *selection.lost))
+
+
+def _substitute(context: RequestContext, services: SpeechServices) -> str | None:
+    """Returns the voice that speaks for one that is not there; None: it is refused."""
+    return services.voice_id(None) if services.replaces_unknown_voices and not context.strict else None
 
 
 def build_request(
@@ -158,7 +171,12 @@ def written_text(body: TextBody, context: RequestContext, services: SpeechServic
         InvalidRequest, ApiError
     """
     return read_text(
-        body, limits=services.limits, strict=context.strict, voice_id=services.voice_id, lexicon=services.lexicons.get
+        body,
+        limits=services.limits,
+        strict=context.strict,
+        voice_id=services.voice_id,
+        lexicon=services.lexicons.get,
+        substitute=_substitute(context, services),
     )
 
 

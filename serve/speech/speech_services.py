@@ -44,5 +44,7 @@ class SpeechServices:
     observer: ReplyObserver
     refusals: RefusalTally
     tracing: Tracing
+    replaces_unknown_voices: bool = False
+    """whether the default voice speaks for one that is not there"""
     owner: Callable[[str], Caller] = Caller
     """returns who accepted work of a tenant goes on for; raises StoreUnavailable while that is not known"""

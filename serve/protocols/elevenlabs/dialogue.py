@@ -6,7 +6,7 @@ Never: a voice that is not the one asked for; a client's text in an error messag
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 from xml.sax.saxutils import escape, quoteattr
@@ -47,23 +47,16 @@ class DialogueBody(Body):
     apply_text_normalization: Literal["auto", "on", "off"] | None = None
 
 
-def dialogue_values(
-    raw: bytes, query: Mapping[str, str], voice_id: Callable[[str | None], str], *, stream: bool, timed: bool = False
-) -> dict[str, Any]:
+def dialogue_values(raw: bytes, query: Mapping[str, str], *, stream: bool, timed: bool = False) -> dict[str, Any]:
     """Returns the fields of POST /v1/audio/speech that asks for the same, with the times of words if it is `timed`.
 
-    Args:
-        voice_id: id of a voice by name; raises UnknownVoice.
-
     Raises:
-        ApiError, UnknownVoice: 400, 404
+        ApiError: 400
     """
     body, options = read_body(DialogueBody, raw), read_values(HttpQuery, dict(query))
     voices = {turn.voice_id for turn in body.inputs}
     if len(voices) > MOST_VOICES:
         raise bad_request("out_of_range", f"inputs have {len(voices)} voices; the limit is {MOST_VOICES}", param="inputs")
-    for name in voices:
-        voice_id(name)
     unused = {name for turn in body.inputs for name, value in (turn.model_extra or {}).items() if value is not None}
     return {
         "input": document_of(body.inputs),

@@ -78,6 +78,5 @@ def spoken(
     request: Request, services: Services, *, stream: bool, writer: Callable[[Connection], SpeechWriter] | None = None
 ) -> Response:
     """Returns the reply to a dialogue; `writer` is one that writes times."""
-    query, voice_id = request.query_params, services.speech.voice_id
-    translate = partial(dialogue_values, query=query, voice_id=voice_id, stream=stream, timed=writer is not None)
+    translate = partial(dialogue_values, query=request.query_params, stream=stream, timed=writer is not None)
     return SpeechResponse(request, services, translate, reply_names, writer)

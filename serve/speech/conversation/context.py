@@ -53,12 +53,12 @@ class ContextSettings:
     """audio that may be sent ahead of what a listener has played, before the next part begins [s]"""
     sentences: bool = False
     """a part also ends behind every sentence whose reading is certain"""
-    joins_parts: bool = False
-    """the bytes of all parts are one stream of the container; False: each part has the bytes of a reply of its own"""
     pause_s: float | None = None
     """a part also ends when no text has come for so long; None: never [s]"""
     resumes: Resumption | None = None
     """where the first part goes on, which is a part of an earlier context; None: it begins"""
+    joins_parts: bool = False
+    """the bytes of all parts are one stream of the container; False: each part has the bytes of a reply of its own"""
 
     def body(self, text: str) -> SpeechBody:
         """Returns the body of the HTTP request that speaks this text in the same way.

@@ -5,6 +5,7 @@ Out:   WrittenText
 Never: a client's text in an error message
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal
@@ -24,6 +25,9 @@ from serve.speech.schemas.base import Body
 
 UNSUPPORTED_MARKUP = "unsupported_markup"
 """warning: passages whose voice, prosody or pronunciation the version of the model does not support"""
+
+UNKNOWN_VOICE = "unknown_voice"
+"""warning: passages for whose voice, which is not there, the default one speaks"""
 
 
 class SoundBody(Body):
@@ -123,6 +127,7 @@ def read_text(
     strict: bool,
     voice_id: Callable[[str | None], str],
     lexicon: Callable[[str], Entries],
+    substitute: str | None = None,
 ) -> WrittenText:
     """Returns the text part of a body in its domain form.
 
@@ -130,6 +135,7 @@ def read_text(
         strict: refuse markup that has no effect instead of counting it.
         voice_id: id of a voice by name.
         lexicon: entries of a stored lexicon by id.
+        substitute: id of the voice that speaks for one that is not there; None: it is refused.
 
     Raises:
         InvalidRequest, ApiError
@@ -138,7 +144,18 @@ def read_text(
     document = body.marked_up(control_tags=allowed, strict=strict)
     text, document = (body.input, Document((), (), ())) if document is None else (document.text, document)
     in_language = (_in_language(passage, body.reading) for passage in document.passages)
-    passages = tuple(_with_voice_ids(in_language, voice_id, is_dialogue=bool(document.turns)))
+    unknown: list[str] = []
+
+    def known_id(name: str | None) -> str:
+        try:
+            return voice_id(name)
+        except UnknownVoice:
+            if substitute is None:
+                raise
+            unknown.append(UNKNOWN_VOICE)
+            return substitute
+
+    passages = tuple(_with_voice_ids(in_language, known_id, is_dialogue=bool(document.turns)))
     if len(text) > limits.max_text_chars:
         raise TextTooLong(
             f"input has {len(text)} characters; the limit is {limits.max_text_chars} (limits.max_text_chars)", param="input"
@@ -147,7 +164,8 @@ def read_text(
         replace(turn, voice=passage.prosody.voice or "") for turn, passage in zip(document.turns, passages, strict=False)
     )
     lexicon_entries, normalized = _entries(body, lexicon), _normalize(body)
-    return WrittenText(text, passages, allowed, lexicon_entries, normalized, document.warnings, document.marks, turns)
+    warnings = (*document.warnings, *Counter(unknown).items())
+    return WrittenText(text, passages, allowed, lexicon_entries, normalized, warnings, document.marks, turns)
 
 
 def without_markup(text: WrittenText, *, strict: bool) -> WrittenText:
@@ -254,6 +272,6 @@ def _with_voice_ids(
             continue
         try:
             yield replace(passage, prosody=replace(passage.prosody, voice=voice_id(name)))
-        except UnknownVoice:
+        except UnknownVoice as error:
             place, param = (f"turn {number}", "turns") if is_dialogue else ("SSML", "input")
-            raise UnknownVoice(f"{place}: no voice of that name; GET /v1/audio/voices lists them", param=param) from None
+            raise UnknownVoice(f"{place}: {error.message}", param=param) from None

@@ -85,6 +85,40 @@ def test_an_alias_is_the_voice_it_stands_for(tmp_path):
     )
 
 
+FIRST_NAMES = (  # of the first example in the documentation of each service, and of its clients' defaults
+    "JBFqnCBsd6RMkjVDRZzb", "21m00Tcm4TlvDq8ikWAM", "EXAVITQu4vr4xnSDxMaL", "hpp4J3VqNfWAUOO0d1Us", "aura-2-thalia-en",
+    "aura-asteria-en", "aura-2-helena-en", "aura-2-andromeda-en", "flux-alexis-en", "flux-heather-en", "af_heart", "af_bella",
+    "English-US.Female-1", "Magpie-Multilingual.EN-US.Aria", "en_US-lessac-medium", "en-US-AvaNeural", "en-US-SaraNeural",
+    "zh-CN-XiaoxiaoNeural", "vivian", "tara",
+)  # fmt: skip
+DEEP = {f"voice-{seed}" for seed in (5099, 3333, 21, 333, 617, 2222, 6653)}
+
+
+def test_public_names_of_other_services_are_voices():
+    voices = VoiceCatalogue.load(SHIPPED, WIDTH)
+    shipped = {info.name for info in voices.list()}
+    assert {voices.get(name).name for name in FIRST_NAMES} <= shipped - {"default"}
+    assert len({voices.get(name).name for name in FIRST_NAMES}) >= 5
+    assert {voices.get(name).name for name in ("am_adam", "aura-orion-en", "English-US.Male-1", "zh-CN-YunxiNeural")} <= DEEP
+    assert not DEEP & {voices.get(name).name for name in FIRST_NAMES if name != "JBFqnCBsd6RMkjVDRZzb"}
+    assert {alias for info in voices.list() for alias in info.aliases} == set(OPENAI_NAMES), "lists are not filled with them"
+
+
+@given(st.data())
+def test_a_name_is_the_same_in_any_case(data):
+    voices = VoiceCatalogue.load(SHIPPED, WIDTH)
+    name = data.draw(st.sampled_from([*FIRST_NAMES, *OPENAI_NAMES, "voice-2", "default", "seed:7"]))
+    other = "".join(data.draw(st.sampled_from((letter.lower(), letter.upper()))) for letter in name)
+    assert voices.get(other).name == voices.get(name).name == voices.get(name).name.lower()
+
+
+@pytest.mark.parametrize(
+    "names", ["{v: [a], w: [A]}", "{nobody: [a]}", "{v: [W]}", "{v: ['two words']}", "{v: ['']}", "[a]", "{v: a}"]
+)
+def test_a_public_name_means_one_voice(tmp_path, names):
+    refusal(tmp_path, f"voices: {{v: {{seed: 1}}, w: {{seed: 2}}}}\npublic_names: {{vendor: {names}}}")
+
+
 @pytest.mark.parametrize("name", ["seed:0", f"seed:{MAX_SEED}"])
 def test_seed_names_reach_to_both_ends(name):
     voice = VoiceCatalogue.load(None, WIDTH).get(name)
@@ -98,7 +132,7 @@ NO_SEEDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["", "../etc", "Alloy", *NO_SEEDS])
+@pytest.mark.parametrize("name", ["", "../etc", "Alloys", *NO_SEEDS])
 def test_other_names_are_unknown(name):
     with pytest.raises(UnknownVoice) as refused:
         VoiceCatalogue.load(SHIPPED, WIDTH).get(name)

@@ -74,6 +74,32 @@ def test_every_way_to_name_a_voice(library: VoiceLibrary):
         assert "bert" not in refused.value.message
 
 
+def test_names_of_stored_voices_come_before_public_ones_and_in_any_case(tmp_path: Path, store: Store):
+    file = tmp_path / "voices.yaml"
+    file.write_text(f"{CATALOGUE}\npublic_names: {{vendor: {{voice-5: [Vivian, Tara]}}}}")
+    library = VoiceLibrary(VoiceCatalogue.load(file, WIDTH), store)
+    assert [library.canonical(name) for name in ("ALLOY", "tara", "vivian+alloy")] == [
+        *("voice-2", "voice-5"),
+        "blend:voice-2(1)+voice-5(1)",
+    ]
+    library.add("vivian", record("Viv"))
+    assert [library.canonical(name) for name in ("vivian", "VIVIAN", "viv")] == ["vivian@1"] * 3
+    library.add("Anna", record("first"))
+    library.add("anna", record("second", 8))
+    assert [library.canonical(name) for name in ("Anna", "anna", "SECOND")] == ["Anna@1", "anna@1", "anna@1"]
+    with pytest.raises(UnknownVoice):
+        library.canonical("ANNA")  # which of the two
+
+
+def test_a_refusal_names_voices_that_exist(library: VoiceLibrary):
+    with pytest.raises(UnknownVoice) as refused:
+        library.canonical("somebody-else")
+    named = refused.value.message.partition("there are ")[2].partition(" and others")[0].split(", ")
+    assert named == ["default", "alloy", "voice-5"]
+    assert all(library.canonical(name) for name in named)
+    assert "somebody" not in refused.value.message
+
+
 def test_an_edit_makes_a_version_and_the_old_one_stays(library: VoiceLibrary):
     first = library.add("anna", record("Anna", 7), b"sound")
     second = library.edit(first, record("Anna II", 8, gain_db=3.0))

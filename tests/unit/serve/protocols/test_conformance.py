@@ -129,6 +129,15 @@ def test_a_voice_that_is_not_there_is_refused_and_never_repeated(live: Live, dia
     assert dialect.refusal(live, voice=CANARY, closes=dialect.words["voice"][1] == 1008) == dialect.words["voice"]
 
 
+@each
+def test_the_operator_may_have_the_default_voice_speak_for_one_that_is_not_there(dialect: Dialect):
+    with serving(make_services(Speaker(), replaces_unknown_voices=True)) as live:
+        audio, ignored = dialect.speak(live, voice=CANARY)
+        assert (len(audio), ignored) == (SECOND, {"voice"})
+        if dialect.is_strict:
+            assert dialect.refusal(live, voice=CANARY, strict=True, closes=dialect.words["voice"][1] == 1008)
+
+
 @pytest.mark.parametrize("dialect", [dialect for dialect in DIALECTS if dialect.streams], ids=lambda dialect: dialect.name)
 def test_a_revoked_key_ends_what_it_listens_to(store: Store, dialect: Dialect):
     key, key_id = add(store)
