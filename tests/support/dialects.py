@@ -75,6 +75,8 @@ class Dialect:
     """with which a socket closes that was silent for too long"""
     is_strict: bool = True
     """the client can ask that unknown fields are refused"""
+    markup: tuple[tuple[str, str], ...] = ()
+    """what the protocol marks in a text -> the words of it that are spoken"""
 
     def speak(self, live: Live, key_id: str = "", **fields: Any) -> tuple[bytes, set[str]]:
         """Returns all audio of a text, and the names of the fields without effect."""
@@ -343,22 +345,59 @@ _DEEPGRAM_SHUT = _words(_SHUT | {"silent": None}, _DEEPGRAM_CODES)
 _RIVA = _words(_GRPC)
 _WYOMING = _words(dict.fromkeys(_CODES))
 
+_TAGS = (
+    ('<break time="2.0s" />', ""),
+    ('<break time="0.5s"/>', ""),
+    ("<BREAK/>", ""),
+    ("<break strength='x-strong'>", ""),
+    ('<phoneme alphabet="ipa" ph="\u02c8kt\u0283u">Actually</phoneme>', "Actually"),
+    ('<break time="99h"/>', ""),
+)
+_SPEAK = ("<speak>", ""), ('<speak version="1.1">Yes</speak>', "Yes")
+_AUDIO_TAGS = ("[laughs]", ""), ("[whispers]", ""), ("[long pause]", ""), ("[excited, fast]", "")
+_CONTROLS = (
+    ('\\{"word": "dupilumab", "pronounce": "du\u02d0\u02c8p\u026al"\\}', "dupilumab"),
+    ("\\{pause:500ms\\}", ""),
+    ("\\{novel:1\\}", ""),
+)
+_KOKORO = ("[Kokoro](/k\u02c8Ok\u0259\u0279O/)", "Kokoro"), ("[pause:1.5s]", ""), ("[pause:0.5]", ""), ("[very](+2)", "very")
+_PIPER = (("[[ b\u02c8\u00e6tm\u00e6n ]]", ""),)
+
 _RIVAS: dict[str, Any] = {"serves": _riva_serving}
 _WYOMINGS: dict[str, Any] = {"serves": _wyoming_serving, "is_strict": False}
 _XI = "xi-api-key"
 DIALECTS = (
     Dialect("openai", _openai, _OWN),
-    Dialect("elevenlabs", _elevenlabs, _ELEVENLABS),
-    Dialect("elevenlabs dialogue", _elevenlabs_dialogue, _ELEVENLABS),
-    Dialect("deepgram", _deepgram, _DEEPGRAM),
-    Dialect("kokoro", _kokoro, _OWN),
-    Dialect("piper", _piper, _OWN),
-    Dialect("vapi", _vapi, _OWN),
+    Dialect("elevenlabs", _elevenlabs, _ELEVENLABS, markup=(*_TAGS, *_SPEAK)),
+    Dialect("elevenlabs dialogue", _elevenlabs_dialogue, _ELEVENLABS, markup=(*_TAGS, *_SPEAK, *_AUDIO_TAGS)),
+    Dialect("deepgram", _deepgram, _DEEPGRAM, markup=(*_TAGS, *_CONTROLS)),
+    Dialect("kokoro", _kokoro, _OWN, markup=_KOKORO),
+    Dialect("piper", _piper, _OWN, markup=_PIPER),
+    Dialect("vapi", _vapi, _OWN, markup=_TAGS),
     Dialect("conversation", partial(_socket, OWN, "x-api-key"), _words(_OPEN, _CODES, "silent"), is_socket=True),
-    Dialect("elevenlabs socket", partial(_socket, ELEVENLABS, _XI), _ELEVENLABS_OPEN, is_socket=True),
-    Dialect("elevenlabs single", partial(_socket, ELEVENLABS_SINGLE, _XI), _ELEVENLABS_SHUT, is_socket=True, idle_code=1008),
-    Dialect("elevenlabs dialogue socket", partial(_socket, ELEVENLABS_DIALOGUE, _XI), _ELEVENLABS_SHUT, is_socket=True),
-    Dialect("deepgram socket", partial(_socket, DEEPGRAM, "Authorization"), _DEEPGRAM_SHUT, is_socket=True),
+    Dialect("elevenlabs socket", partial(_socket, ELEVENLABS, _XI), _ELEVENLABS_OPEN, is_socket=True, markup=(*_TAGS, *_SPEAK)),
+    Dialect(
+        "elevenlabs single",
+        partial(_socket, ELEVENLABS_SINGLE, _XI),
+        _ELEVENLABS_SHUT,
+        is_socket=True,
+        idle_code=1008,
+        markup=(*_TAGS, *_SPEAK),
+    ),
+    Dialect(
+        "elevenlabs dialogue socket",
+        partial(_socket, ELEVENLABS_DIALOGUE, _XI),
+        _ELEVENLABS_SHUT,
+        is_socket=True,
+        markup=(*_TAGS, *_SPEAK, *_AUDIO_TAGS),
+    ),
+    Dialect(
+        "deepgram socket",
+        partial(_socket, DEEPGRAM, "Authorization"),
+        _DEEPGRAM_SHUT,
+        is_socket=True,
+        markup=(*_TAGS, *_CONTROLS),
+    ),
     Dialect("riva", partial(_riva, online=False), _RIVA, **_RIVAS, streams=False),
     Dialect("riva online", partial(_riva, online=True), _RIVA, **_RIVAS),
     Dialect("wyoming", partial(_wyoming, grows=False), _WYOMING, **_WYOMINGS),

@@ -126,6 +126,11 @@ def _emphasis(reader: SsmlReader, element: Element, scope: Scope) -> None:
     reader.read_inside(element, scope)
 
 
+def _laugh(reader: SsmlReader, element: Element, scope: Scope) -> None:
+    reader.say(" [laugh] ", scope)
+    reader.read_inside(element, scope)
+
+
 def _mark(reader: SsmlReader, element: Element, scope: Scope) -> None:
     reader.mark(element.get("name") or "")
     reader.read_inside(element, scope)
@@ -170,6 +175,7 @@ ELEMENTS: Mapping[str, Handler] = {
     "sub": _sub,
     "phoneme": _phoneme,
     "emphasis": _emphasis,
+    "laugh": _laugh,
     "mark": _mark,
     "express-as": _express_as,
     "silence": _silence,

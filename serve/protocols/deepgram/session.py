@@ -21,6 +21,7 @@ from serve.http.close_codes import NORMAL
 from serve.http.conversation_writer import MOST_AUDIO_BYTES
 from serve.http.ignored_fields import named_fields
 from serve.http.session import Message
+from serve.protocols.deepgram.markup import TABLE
 from serve.protocols.deepgram.protocol import PROTOCOL, message_of
 from serve.protocols.deepgram.translation import model_uuid, socket_fields
 from serve.protocols.openai.schemas.conversation import read_fields
@@ -76,7 +77,7 @@ class DeepgramSession:
         """As Session says; the metadata names the voice, the version of the model, and what has no effect."""
         try:
             fields = socket_fields(self._query)
-            self._settings = ContextSettings(fields, self._config.lead_s, sentences=True)
+            self._settings = ContextSettings(fields, self._config.lead_s, sentences=True, markup=TABLE)
             request = conversation.check(self._settings)
         except Exception as error:
             refusal = to_api_error(error)

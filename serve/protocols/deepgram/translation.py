@@ -14,6 +14,8 @@ from pydantic import ConfigDict, Field
 from serve.errors import ApiError, bad_request
 from serve.http.bounded_fields import bounded
 from serve.http.ignored_fields import ignored_fields
+from serve.protocols.deepgram.markup import TABLE
+from serve.speech.markup import marked
 from serve.speech.schemas.base import Body, read_body, read_values
 
 CONTAINERS: Mapping[str, Mapping[str, str]] = {
@@ -69,7 +71,7 @@ def speech_values(raw: bytes, query: Mapping[str, str]) -> dict[str, Any]:
         raise bad_request("callback_not_supported", "the audio is the reply: leave callback out", param="callback")
     if options.container is None and options.encoding in OTHERS_BY_DEFAULT:
         raise bad_request("unsupported_format", "mulaw and alaw have no WAV header here: say container=none", param="container")
-    return {"input": body.text, **speech_fields(options), **ignored_fields(body.model_extra or {}, PLACE)}
+    return {**marked(body.text, TABLE), **speech_fields(options), **ignored_fields(body.model_extra or {}, PLACE)}
 
 
 def socket_fields(query: Mapping[str, str]) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from serve.speech.conversation.conversation_events import (
     PartSpoken,
 )
 from serve.speech.events import Audio, Finished, Started, Timed
+from serve.speech.job import SpeechJob
 from serve.speech.schemas.base import read_values
 
 MOST_IGNORED = 64
@@ -68,17 +69,17 @@ class AlignedContext:
         self._place = 0  # characters of the context's text before the next part
         self._skipped = ""  # characters that were not told
 
-    def begin(self, part: Part, from_s: float, rate: int) -> None:
+    def begin(self, part: Part, job: SpeechJob, from_s: float) -> None:
         """A part is spoken from now on.
 
         Args:
+            job: that speaks it, whose text has no marks.
             from_s: where it begins in the audio of the context [s].
-            rate: of its samples [Hz].
         """
         self.skip(part)
         before = self._skipped.removesuffix(part.text)
-        self._characters, self._skipped = Characters(part.text, before=before), ""
-        self._rate, self._from_s, self._sent_samples = rate, from_s, 0
+        self._characters, self._skipped = Characters(job.request.text, before=before), ""
+        self._rate, self._from_s, self._sent_samples = job.audio.sample_rate, from_s, 0
 
     def skip(self, part: Part) -> None:
         """A part has nothing to say: its characters are told with those of the next one. Only white space is between parts."""
@@ -161,7 +162,7 @@ class ContextsSession(ABC, Generic[Query, Beginning]):
         match event:
             case PartSpoken(event=Started() as started):
                 self._note_ignored(name, started.job.ignored)
-                self._aligned_in(name).begin(event.part, event.from_s, started.job.audio.sample_rate)
+                self._aligned_in(name).begin(event.part, started.job, event.from_s)
             case PartSpoken(event=Timed(items=items)):
                 self._aligned_in(name).add(items)
             case PartSpoken(event=Audio(data=data)):

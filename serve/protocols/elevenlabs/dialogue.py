@@ -5,23 +5,23 @@ Out:   fields of SpeechBody; ApiError
 Never: a voice that is not the one asked for; a client's text in an error message
 """
 
-import re
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Literal
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import quoteattr
 
 from pydantic import ConfigDict, Field
 
 from pipeline.text.markup.ssml_reader import MAX_TURNS
 from serve.errors import bad_request
 from serve.http.ignored_fields import ignored_fields
+from serve.protocols.elevenlabs.markup import EXPRESSIVE
 from serve.protocols.elevenlabs.translation import Dictionaries, HttpQuery, common_fields, settings_fields
 from serve.protocols.elevenlabs.turns import mark_of
+from serve.speech.markup import NO_XML, fragment, words
 from serve.speech.schemas.base import Body, read_body, read_values
 
 MOST_VOICES = 10  # ElevenLabs' limit
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Turn(Body):
@@ -84,7 +84,7 @@ def document_of(turns: list[Turn]) -> str:
 
 def _voiced(number: int, turn: Turn) -> str:
     """Returns a turn, with a mark that names it before it."""
-    lines = [escape(_NOT_XML.sub(" ", line)) for line in turn.text.splitlines() if line.strip()]
+    lines = [fragment(line, EXPRESSIVE) or words(line) for line in turn.text.splitlines() if line.strip()]
     markup = lines[0] if len(lines) == 1 else "".join(f"<s>{line}</s>" for line in lines)
-    voice = _NOT_XML.sub(" ", turn.voice_id)
+    voice = turn.voice_id.translate(NO_XML)
     return f"<mark name={quoteattr(mark_of(number, voice))}/><voice name={quoteattr(voice)}>{markup}</voice>"

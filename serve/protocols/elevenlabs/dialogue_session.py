@@ -18,6 +18,7 @@ from serve.http.ignored_fields import ignored_fields
 from serve.http.session import Message
 from serve.protocols.elevenlabs.contexts_session import ContextsSession
 from serve.protocols.elevenlabs.frames import DialogueFrame, read_frame
+from serve.protocols.elevenlabs.markup import EXPRESSIVE
 from serve.protocols.elevenlabs.protocol import message_of
 from serve.protocols.elevenlabs.translation import SocketQuery, common_fields, settings_fields
 from serve.speech.conversation.context import ContextSettings
@@ -103,7 +104,7 @@ class DialogueSession(ContextsSession[SocketQuery, _Cast]):
             **common_fields(query, query.output_format),
             **ignored_fields(query.model_extra or {}),
         }
-        return ContextSettings(speech, self._config.lead_s, sentences=True, joins_parts=True)
+        return ContextSettings(speech, self._config.lead_s, sentences=True, joins_parts=True, markup=EXPRESSIVE)
 
     def _audio(self, name: str, data: bytes) -> Message:
         width = _BYTES_PER_SAMPLE.get(named_format(self._query.output_format).container)

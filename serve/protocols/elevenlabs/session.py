@@ -15,6 +15,7 @@ from serve.http.ignored_fields import ignored_fields
 from serve.http.session import Message
 from serve.protocols.elevenlabs.contexts_session import ContextsSession
 from serve.protocols.elevenlabs.frames import Frame, read_frame
+from serve.protocols.elevenlabs.markup import table_of
 from serve.protocols.elevenlabs.protocol import message_of
 from serve.protocols.elevenlabs.translation import TextSocketQuery, common_fields, settings_fields
 from serve.speech.conversation.context import ContextSettings
@@ -100,17 +101,14 @@ class ElevenLabsSession(ContextsSession[TextSocketQuery, Message]):
 
     def _address_settings(self) -> ContextSettings:
         query = self._query
-        if query.enable_ssml_parsing:
-            raise bad_request(
-                "ssml_not_supported", "a text that is still being written is no SSML document: leave enable_ssml_parsing out"
-            )
         speech = {
             "voice": self._voice,
             "timestamps": "word",
             **common_fields(query, query.output_format),
             **ignored_fields(query.model_extra or {}),
         }
-        return ContextSettings(speech, self._config.lead_s, sentences=not query.auto_mode, joins_parts=True)
+        markup = table_of(query.model_id)
+        return ContextSettings(speech, self._config.lead_s, sentences=not query.auto_mode, joins_parts=True, markup=markup)
 
     def _without_effect(self, message: Frame) -> Message:
         """Returns the fields of a message that have no effect, set or not."""

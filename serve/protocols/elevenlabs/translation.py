@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import ConfigDict, Field
 
 from serve.http.ignored_fields import ignored_fields
+from serve.protocols.elevenlabs.markup import table_of
+from serve.speech.markup import marked
 from serve.speech.schemas.base import Body, read_body, read_values
 
 THEIR_MODELS = "eleven_"
@@ -78,7 +80,7 @@ class SocketQuery(Body):
 class TextSocketQuery(SocketQuery):
     """The query of stream-input and of multi-stream-input for texts."""
 
-    enable_ssml_parsing: bool = False
+    enable_ssml_parsing: bool = False  # single tags are read whatever it says
     auto_mode: bool = False
     inactivity_timeout: float = Field(20.0, gt=0, le=180)
 
@@ -91,7 +93,7 @@ def speech_values(raw: bytes, voice: str, query: Mapping[str, str], *, stream: b
     """
     body, options = read_body(TextToSpeechBody, raw), read_values(HttpQuery, dict(query))
     return {
-        "input": body.text,
+        **marked(body.text, table_of(body.model_id)),
         "voice": voice,
         "stream": stream,
         **({"timestamps": "word"} if timed else {}),

@@ -9,6 +9,7 @@ Never: a field without effect that the reply does not name; a line that is too l
 import base64
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -21,10 +22,18 @@ from serve.http.ignored_fields import ignored_fields
 from serve.http.speech_writers import MOST_LINE_AUDIO_BYTES, coverage_header, reply_headers
 from serve.speech.events import Audio, Finished, SpeechEvent, Started, Timed
 from serve.speech.job import SpeechJob
+from serve.speech.markup import DROPPED, Table, marked, pause, words
 from serve.speech.schemas.base import Body, read_body
 from serve.speech.schemas.speech import OTHER_MODELS
 from serve.speech.times import times_fields
 
+MARKUP: Table = {
+    "[": (
+        (re.compile(r"\[pause:([0-9.]{1,9}s?)\]", re.IGNORECASE), lambda mark: pause(mark[1])),
+        (re.compile(r"\[([^\[\]]{1,100})\]\((?:/[^()/]{0,100}/|[+-][0-9.]{1,5})\)"), lambda mark: DROPPED + words(mark[1])),
+    ),
+}
+"""[pause:1.5s]; [word](/phonemes/) and [word](+2): the word is spoken"""
 LANGUAGES: Mapping[str, str] = {"a": "en-US", "b": "en-GB", "z": "zh-CN"}
 """their letters -> tags; other letters are no tags and are refused"""
 
@@ -68,7 +77,7 @@ def speech_values(raw: bytes) -> dict[str, Any]:
         raise bad_request("download_link_not_supported", message, param="return_download_link")
     volume, options = body.volume_multiplier or 1.0, body.normalization_options or NormalizationOptions()
     fields = {
-        "input": body.input,
+        **marked(body.input, MARKUP),
         "model": body.model,
         "voice": body.voice,
         "response_format": body.response_format,

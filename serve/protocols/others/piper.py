@@ -5,14 +5,18 @@ Out:   fields of POST /v1/audio/speech
 Never: a field without effect that the reply does not name
 """
 
+import re
 from typing import Any
 
 from pydantic import ConfigDict, Field
 
 from serve.http.ignored_fields import ignored_fields
+from serve.speech.markup import DROPPED, Table, marked
 from serve.speech.schemas.base import Body, read_body
 
 PATH = "/piper"
+MARKUP: Table = {"[": ((re.compile(r"\[\[[^\[\]]{0,250}\]\]"), lambda mark: DROPPED),)}
+"""[[ phonemes ]], which the model does not know"""
 
 
 class PiperBody(Body):
@@ -34,7 +38,7 @@ def speech_values(raw: bytes) -> dict[str, Any]:
     """
     body = read_body(PiperBody, raw)
     fields = {
-        "input": body.text,
+        **marked(body.text, MARKUP),
         "voice": body.voice,
         "response_format": "wav",
         "speed": None if body.length_scale is None else 1 / body.length_scale,

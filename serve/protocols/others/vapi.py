@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from serve.http.ignored_fields import ignored_fields
+from serve.speech.markup import TAGS, marked
 from serve.speech.schemas.base import Body, read_body, read_values
 
 PATH = "/vapi"
@@ -61,7 +62,7 @@ def speech_values(raw: bytes, query: Mapping[str, str]) -> dict[str, Any]:
     fields: dict[str, Any] = options.model_dump(include=set(VapiQuery.model_fields) - {"strict"}, exclude_none=True)
     unknown = {**(body.model_extra or {}), **(message.model_extra or {})}
     return {
-        "input": message.text,
+        **marked(message.text, {"<": TAGS}),
         "response_format": "pcm",
         "sample_rate": message.sample_rate,
         **fields,

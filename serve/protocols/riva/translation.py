@@ -82,6 +82,7 @@ def speech_fields(request: Any, *, stream: bool) -> dict[str, Any]:
         unknown["zero_shot_data.quality"] = True
     fields = {
         "input": request.text,
+        "input_type": "ssml" if request.text.lstrip()[:6] == "<speak" else None,
         "voice": request.voice_name or None,
         "language": request.language_code or None,
         "response_format": FORMATS[request.encoding],

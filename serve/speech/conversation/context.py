@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +32,7 @@ from serve.speech.conversation.conversation_events import (
 from serve.speech.conversation.played import Listener, Played
 from serve.speech.events import Audio, Finished, Started
 from serve.speech.job import RequestContext
+from serve.speech.markup import Table, marked
 from serve.speech.schemas.base import read_body
 from serve.speech.schemas.speech import SpeechBody
 from serve.speech.speak import ClientLeft, Encoding, open_speech
@@ -59,6 +60,8 @@ class ContextSettings:
     """where the first part goes on, which is a part of an earlier context; None: it begins"""
     joins_parts: bool = False
     """the bytes of all parts are one stream of the container; False: each part has the bytes of a reply of its own"""
+    markup: Table = field(default_factory=dict)
+    """what the protocol marks in a text"""
 
     def body(self, text: str) -> SpeechBody:
         """Returns the body of the HTTP request that speaks this text in the same way.
@@ -74,7 +77,7 @@ class ContextSettings:
         Raises:
             ApiError: a field is wrong.
         """
-        return self._checked.model_copy(update={"input": text})
+        return self._checked.model_copy(update=marked(text, self.markup))
 
     @cached_property
     def _checked(self) -> SpeechBody:

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import re
 import subprocess
 from dataclasses import replace
 
@@ -28,7 +29,7 @@ SECOND = 48_000  # bytes of a Speaker's audio of one text
 each = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 SOCKETS = [dialect for dialect in DIALECTS if dialect.is_socket]
 each_socket = pytest.mark.parametrize("dialect", SOCKETS, ids=lambda dialect: dialect.name)
-HOSTILE = 'This is 3 < 4 & 5 > 2 </speak><break time="99h"/> <!-- said.'
+HOSTILE = "This is 3 < 4 & 5 > 2 </voice> [1] <!-- said."
 
 
 @each
@@ -39,6 +40,23 @@ def test_the_audio_is_that_of_the_http_route_and_a_text_is_no_markup(live: Live,
     assert (request.text.strip(), request.voice) == (text, "default")
     assert audio == live.speak(input=text, seed=request.sampling.seed).content
     assert ignored == set()
+
+
+WITH_MARKUP = [(dialect, mark, spoken) for dialect in DIALECTS for mark, spoken in dialect.markup]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "mark", "spoken"), WITH_MARKUP, ids=[f"{dialect.name} {mark}" for dialect, mark, _ in WITH_MARKUP]
+)
+def test_no_word_of_the_markup_of_a_protocol_is_spoken(live: Live, dialect: Dialect, mark: str, spoken: str):
+    audio, _ = dialect.speak(live, text=f"Cats & dogs. {mark} They sleep.")
+    request = live.services.speech.stream.__self__.requests[-1]
+    text = request.text.replace("[laugh]", "")
+    assert re.findall(r"\w+", text) == ["Cats", "dogs", *re.findall(r"\w+", spoken), "They", "sleep"]
+    assert len(audio) == SECOND
+    assert bool(sum(passage.silence_ms for passage in request.passages)) == ("break" in mark.lower() or "pause" in mark) - (
+        "99h" in mark
+    )
 
 
 @each

@@ -173,7 +173,6 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({"query": f"model_id={CANARY}"}, "model_not_found"),
     ({"query": "output_format=wav_24001"}, "unsupported_format"),
     ({"query": f"output_format={CANARY}"}, "unsupported_format"),
-    ({"query": "enable_ssml_parsing=true"}, "ssml_not_supported"),
     ({"query": "inactivity_timeout=181"}, "out_of_range"),
     ({"query": f"seed={CANARY}"}, "out_of_range"),
     ({"query": f"language_code={CANARY}"}, "out_of_range"),
