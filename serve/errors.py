@@ -64,7 +64,7 @@ class ErrorSpec:
 
 ERROR_SPECS: dict[type[SynthesisError], ErrorSpec] = {
     InvalidRequest: ErrorSpec(400, "invalid_request_error", "invalid_request", False),
-    TextTooLong: ErrorSpec(413, "invalid_request_error", "input_too_long", False),
+    TextTooLong: ErrorSpec(400, "invalid_request_error", "input_too_long", False),
     NoSpeakableText: ErrorSpec(400, "invalid_request_error", "no_speakable_text", False),
     PartlyUnspeakable: ErrorSpec(400, "invalid_request_error", "partly_unspeakable", False),
     UnknownVoice: ErrorSpec(400, "invalid_request_error", "voice_not_found", False),

@@ -12,6 +12,8 @@ from pipeline.errors import UnsupportedFormat
 from pipeline.spec import SAMPLE_RATE
 
 CONTAINERS = ("mp3", "opus", "webm", "aac", "flac", "wav", "pcm", "ulaw", "alaw")
+ALIASES = {"ogg": "opus", "oga": "opus", "ogg_opus": "opus", "wave": "wav", "mpeg": "mp3", "mulaw": "ulaw"}
+"""other names of containers"""
 SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)  # Hz
 
 _TELEPHONE_RATE = 8_000  # Hz
@@ -53,6 +55,7 @@ def audio_format(container: str, sample_rate: int | None = None, kbps: int | Non
     Raises:
         UnsupportedFormat: there is no such container, rate or bit rate; `param` names which.
     """
+    container = ALIASES.get(container.lower(), container.lower())
     if container not in CONTAINERS:
         raise UnsupportedFormat(f"the format must be one of {', '.join(CONTAINERS)}", param="response_format")
     rates = _OPUS_RATES if container in _OPUS else SAMPLE_RATES

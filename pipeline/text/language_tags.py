@@ -1,6 +1,6 @@
 """Language tags: what a BCP 47 tag says about the reading of a text.
 
-In:    a tag: zh, zh-CN, en-US, yue
+In:    a tag or a name: zh, zh-CN, en-US, yue, English
 Out:   auto, zh, en or dialect
 Never: the text itself
 """
@@ -9,8 +9,18 @@ import re
 
 DIALECT = "dialect"
 """a Chinese language other than Mandarin: its characters are spoken in their Mandarin reading"""
-KNOWN = "auto, or a BCP 47 tag of Chinese or English, such as zh, zh-CN, en, en-US or yue"
+KNOWN = "auto, or a BCP 47 tag or the name of Chinese or English, such as zh, zh-CN, en, en-US, yue or English"
 
+_NAMES = {
+    "english": "en",
+    "chinese": "zh",
+    "mandarin": "zh",
+    "cantonese": "yue",
+    "中文": "zh",
+    "英文": "en",
+    "英语": "en",
+    "粤语": "yue",
+}
 _TAG = re.compile(r"[a-z]{2,8}(?:[-_][a-z0-9]{1,8})*")
 _MANDARIN = ("zh", "cmn", "lzh")
 _OTHER_CHINESE = frozenset(("yue", "wuu", "nan", "hak", "gan", "hsn", "cdo", "cjy", "cnp", "cpx", "csp", "czh", "czo", "mnp"))
@@ -18,8 +28,10 @@ _CANTONESE_REGIONS = frozenset(("hk", "mo"))
 
 
 def reading_of(tag: str) -> str | None:
-    """Returns the reading that a tag asks for: auto, zh, en or DIALECT; None for other languages, and for what is no tag."""
-    if not _TAG.fullmatch(lowered := tag.lower()):
+    """Returns the reading that a tag or a name asks for: auto, zh, en or DIALECT; None for other languages, and for what is
+    neither."""
+    lowered = tag.strip().lower()
+    if not _TAG.fullmatch(lowered := _NAMES.get(lowered, lowered)):
         return None
     primary, *subtags = re.split("[-_]", lowered)
     if primary in _OTHER_CHINESE:

@@ -24,6 +24,13 @@ from serve.config.policies import DegradationStep, DegradeConfig, VersionId
 from serve.config.protocols import WyomingConfig
 from serve.config.stores import redis_url, store_url
 
+FOREIGN_MODELS = (
+    *("orpheus", "canopylabs/orpheus-3b-0.1-ft", "hexgrad/Kokoro-82M", "speaches-ai/Kokoro-82M-v1.0-ONNX", "fishaudio/s2-pro"),
+    *("Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice", "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice", "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign"),
+    *("nari-labs/Dia-1.6B-0626", "nari-labs/Dia2-2B", "ResembleAI/chatterbox", "openbmb/VoxCPM2", "vibevoice", "speech-1"),
+)
+"""ids of the first examples of other servers, which their clients are fixed on"""
+
 IMPORT_PATH = "serve.app:build_app"
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -228,6 +235,10 @@ class AppConfig(StrictModel):
     pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
     models: dict[VersionId, ModelConfig] = Field(
         default_factory=dict, description="model versions by name@version; empty: one version, described by pipeline"
+    )
+    model_aliases: dict[str, str] = Field(
+        default_factory=lambda: dict.fromkeys(FOREIGN_MODELS, "chattts"),
+        description="name of another service's model, in any case -> a name or version here",
     )
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     conversations: ConversationsConfig = Field(default_factory=ConversationsConfig)

@@ -131,7 +131,7 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
     stages = {name: plainly_pickled(handle) for name, handle in stages.items()}
     acoustic = stages[config.versions[0].acoustic]
     records = await open_records(config, await ask_speakers(acoustic))
-    models = ModelSelector(Rollout(config.versions), await ask_capabilities(stages[TEXT]))
+    models = ModelSelector(Rollout(config.versions), await ask_capabilities(stages[TEXT]), config.model_aliases)
     admission, metrics = AdmissionLimiter(config.limits.max_in_flight), IngressMetrics()
     quarantine = Quarantine()
     replicas = Replicas(models.rollout, stages, config.limits.start_timeout_s)

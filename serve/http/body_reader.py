@@ -7,6 +7,7 @@ Never: a large body parsed on the event loop; admission, which follows once the 
 """
 
 import asyncio
+import codecs
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -76,7 +77,7 @@ class BodyReader:
         received = bytearray()
         async for piece in self.pieces(request, self._limits.max_body_bytes if most_bytes is None else most_bytes):
             received += piece
-        raw = bytes(received)
+        raw = bytes(received).removeprefix(codecs.BOM_UTF8)  # RFC 8259, 8.1: it may be ignored
 
         def read() -> T:
             check_json(raw, most_values)

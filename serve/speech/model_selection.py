@@ -7,6 +7,7 @@ Owns:  nothing; the state is in Rollout
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from pipeline.checkpoint.capabilities import ALL_CAPABILITIES, Capabilities
@@ -16,7 +17,7 @@ from serve.access.caller import ANONYMOUS
 from serve.config.model_versions import ONLY, CompatConfig, Version
 from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.resilience.rollout import Rollout
-from serve.speech.schemas.speech import MODELS, OTHER_MODELS, REFINE, RefineBody, SpeechBody
+from serve.speech.schemas.speech import DATED, MODELS, OTHER_MODELS, REFINE, RefineBody, SpeechBody
 
 HABITS = {"oral": "oral", "laugh": "laugh", "pause": "break"}
 """field of RefineParams -> its name in a body and in ChatTTS's tokens: [oral_2], [break_4]"""
@@ -37,12 +38,19 @@ class Selection:
 class ModelSelector:
     """Chooses the version of the model for each request."""
 
-    def __init__(self, rollout: Rollout, capabilities: Mapping[str, Capabilities] | None = None) -> None:
+    def __init__(
+        self,
+        rollout: Rollout,
+        capabilities: Mapping[str, Capabilities] | None = None,
+        aliases: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """
         Args:
             capabilities: version id -> capabilities of its checkpoint; a version without an entry has all.
+            aliases: name of a model of another service -> a name or version here.
         """
         self.rollout = rollout
+        self._aliases = {name.lower(): meant for name, meant in aliases.items()}
         self._capabilities = capabilities or {}
 
     def apply_to_body(self, body: SpeechBody, *, caller: str, host: str | None, voice: str, strict: bool) -> Selection:
@@ -77,11 +85,13 @@ class ModelSelector:
             ApiError: there is no such model.
         """
         rollout = self.rollout
+        if model not in rollout.versions and model not in rollout.names:
+            model = self._aliases.get(model.lower(), model)
         if model in rollout.versions:
             return rollout.versions[model]
         if model in rollout.names:
             return rollout.choose(model, listener, voice)
-        if model in (*MODELS, *OTHER_MODELS) or model.startswith("gpt-4o-mini-tts"):
+        if model in (*MODELS, *OTHER_MODELS) or model.startswith(DATED):
             return rollout.choose(rollout.names[0], listener, voice)
         raise ApiError(
             f"no such model; GET /v1/models lists them: {', '.join(self.ids)}",

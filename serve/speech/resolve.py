@@ -36,7 +36,7 @@ from serve.errors import bad_request
 from serve.speech.job import RequestContext, SpeechJob
 from serve.speech.load_shedding import SKIPPED_CHUNK_SIZES
 from serve.speech.model_selection import Selection
-from serve.speech.schemas.speech import REFINE, TIDY, WITHOUT_EFFECT, PostBody, RefineBody, SpeechBody
+from serve.speech.schemas.speech import RECORDINGS, REFINE, TIDY, WITHOUT_EFFECT, PostBody, RefineBody, SpeechBody
 from serve.speech.schemas.text import TextBody, WrittenText, check_ignored, read_text, without_markup
 from serve.speech.speech_services import SpeechServices
 
@@ -99,6 +99,9 @@ def select_version(body: SpeechBody, context: RequestContext, services: SpeechSe
     Raises:
         UnknownVoice, ApiError
     """
+    if (name := next((name for name in RECORDINGS if (body.model_extra or {}).get(name)), None)) is not None:
+        message = f"a request has no recording of a voice: create the voice with POST /v1/audio/voices, and leave {name} out"
+        raise bad_request("recording_not_supported", message, param=name)
     lost: tuple[str, ...] = ()
     try:
         voice = services.voice_id(body.voice_name)

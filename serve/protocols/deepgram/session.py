@@ -37,7 +37,6 @@ from serve.speech.conversation.conversation_events import (
 )
 from serve.speech.events import Audio, Finished
 from serve.speech.schemas.base import Body
-from serve.speech.schemas.speech import SpeechBody
 
 MOST_FLUSHES = 256
 """that are not confirmed"""
@@ -78,13 +77,12 @@ class DeepgramSession:
         try:
             fields = socket_fields(self._query)
             self._settings = ContextSettings(fields, self._config.lead_s, sentences=True, markup=TABLE)
-            request = conversation.check(self._settings)
+            request, ignored = conversation.check(self._settings)
         except Exception as error:
             refusal = to_api_error(error)
             self.over = PROTOCOL.close_code(refusal), refusal.spec.code
             raise
         self._has_begun = True
-        ignored = [name for name in fields if name not in SpeechBody.model_fields]
         voice = display_name(request.voice)
         return {
             "type": "Metadata",

@@ -18,19 +18,24 @@ from serve.protocols.elevenlabs.routes import REFUSED
 
 router = APIRouter()
 
+NO_LIMIT = (1 << 31) - 1
+"""characters of a key whose characters are not limited"""
+
 
 @router.get("/v1/user", responses=REFUSED)
 @any_key
 async def user(request: Request, services: RequestServices) -> dict[str, Any]:
     return {
         "user_id": caller_of(request).id,
-        "workspace_id": None,
+        "workspace_id": caller_of(request).id,
         "subscription": await subscription_of(request, services),
         "is_new_user": False,
         "is_onboarding_completed": True,
         "is_onboarding_checklist_completed": True,
         "can_use_delayed_payment_methods": False,
         "is_api_key_hashed": True,
+        "created_at": 0,
+        "seat_type": "workspace_member",
     }
 
 
@@ -41,25 +46,29 @@ async def subscription(request: Request, services: RequestServices) -> dict[str,
 
 
 async def subscription_of(request: Request, services: Services) -> dict[str, Any]:
-    """Returns the quota of the caller's key; characters are null where they have no limit, and are then not counted."""
+    """Returns the quota of the caller's key; characters without a limit are not counted. Clients check that all are numbers."""
     caller, voices = caller_of(request), services.voices
     used = await caller.characters_today()
     return {
         "tier": "self_hosted",
         "status": "active",
-        "character_count": used,
-        "character_limit": None if used is None or caller.quota is None else caller.quota.characters_a_day,
+        "character_count": used or 0,
+        "character_limit": NO_LIMIT if used is None or caller.quota is None else caller.quota.characters_a_day or NO_LIMIT,
+        "max_credit_limit_extension": 0,
         "next_character_count_reset_unix": None if used is None else day_ends_at(),
         "can_extend_character_limit": False,
         "allowed_to_extend_character_limit": False,
         "voice_slots_used": sum(info.version is not None for info in voices.library.list()),
+        "voice_add_edit_counter": 0,
         "voice_limit": voices.maker.config.max_voices,
         "can_extend_voice_limit": False,
         "can_use_instant_voice_cloning": voices.maker.config.clone,
         "professional_voice_limit": 0,
         "professional_voice_slots_used": 0,
+        "professional_voice_slots_used_in_workspace": 0,
         "can_use_professional_voice_cloning": False,
         "currency": None,
+        "current_overage": {"amount": "0", "currency": "usd"},
         "billing_period": None,
         "next_invoice": None,
         "open_invoices": [],

@@ -6,7 +6,8 @@ Never: a number that means nothing here: settings without effect are null
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -23,14 +24,19 @@ SETTINGS: Mapping[str, Any] = {
     "speed": 1.0,
 }
 _CATEGORIES = {"upload": "cloned", "built-in": "premade"}
+_STORED = {"personal": True, "workspace": True, "non-default": True, "default": False, "community": None}
+"""their kind of a voice -> whether such a voice was stored by a client; None: none is of this kind"""
 
 
 class VoicesQuery(Body):
     """The query of GET /v2/voices."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="allow")
 
     search: str = ""
+    sort: Literal["name", "created_at_unix"] | None = None
+    sort_direction: Literal["asc", "desc"] = "desc"
+    voice_type: Literal["personal", "community", "default", "workspace", "non-default", "non-community", "saved"] | None = None
     category: str | None = None
     voice_ids: str | None = Field(None, description="ids, separated by commas")
     page_size: int = Field(10, ge=1, le=100)
@@ -52,17 +58,20 @@ def voice_card(info: VoiceInfo, models: ModelSelector) -> dict[str, Any]:
         "available_for_tiers": [],
         "high_quality_base_model_ids": [],
         "is_owner": info.version is not None,
+        "created_at_unix": int(datetime.fromisoformat(info.created_at).timestamp()) if info.created_at else 0,
     }
 
 
-def page_of(cards: Sequence[Mapping[str, Any]], query: Mapping[str, str], voice_ids: Sequence[str]) -> dict[str, Any]:
-    """Returns one page of GET /v2/voices.
+def page_of(
+    cards: Sequence[Mapping[str, Any]], query: Mapping[str, str], voice_ids: Sequence[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """Returns one page of GET /v2/voices, and the fields of the query without effect.
 
     Args:
         voice_ids: every value of that name in the query.
 
     Raises:
-        ApiError: 400, a field is wrong or has no meaning here.
+        ApiError: 400, a field is wrong.
     """
     options = read_values(VoicesQuery, dict(query))
     requested = {name for value in voice_ids for name in value.split(",")}
@@ -71,16 +80,23 @@ def page_of(cards: Sequence[Mapping[str, Any]], query: Mapping[str, str], voice_
         for card in cards
         if options.search.lower() in f"{card['name']} {card['description']} {card['labels']['language']}".lower()
         and options.category in (None, card["category"])
+        and _STORED.get(options.voice_type or "", card["is_owner"]) == card["is_owner"]
         and (not requested or card["voice_id"] in requested)
     ]
+    if options.sort is not None:
+        by = options.sort
+        matches.sort(key=lambda card: (card[by], card["name"].lower()) if by == "created_at_unix" else card["name"].lower())
+        if options.sort_direction == "desc":
+            matches.reverse()
     end = options.next_page_token + options.page_size
     has_more = end < len(matches)
-    return {
+    page = {
         "voices": matches[options.next_page_token : end],
         "has_more": has_more,
         "next_page_token": str(end) if has_more else None,
         **({"total_count": len(matches)} if options.include_total_count else {}),
     }
+    return page, list(options.model_extra or {})
 
 
 def model_cards(models: ModelSelector, limits: LimitsConfig) -> list[dict[str, Any]]:

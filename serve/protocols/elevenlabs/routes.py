@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, WebSocket
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
@@ -21,6 +21,7 @@ from serve.errors import bad_request
 from serve.http.connection import Connection
 from serve.http.conversation_socket import ConversationSocket
 from serve.http.dependencies import RequestServices
+from serve.http.ignored_fields import ignored_header
 from serve.http.middleware import request_id_of
 from serve.http.openapi import takes
 from serve.http.protocol import path_in
@@ -124,8 +125,9 @@ async def voices(services: RequestServices) -> dict[str, Any]:
 
 @router.get("/v2/voices", responses=REFUSED)
 @any_key
-async def voices_page(request: Request, services: RequestServices) -> dict[str, Any]:
-    return page_of(cards(services), request.query_params, request.query_params.getlist("voice_ids"))
+async def voices_page(request: Request, services: RequestServices) -> Response:
+    page, ignored = page_of(cards(services), request.query_params, request.query_params.getlist("voice_ids"))
+    return JSONResponse(page, headers={"X-Ignored-Fields": ignored_header(ignored)} if ignored else {})
 
 
 @router.get("/v1/voices/settings/default", responses=REFUSED)

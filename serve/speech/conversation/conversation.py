@@ -58,8 +58,9 @@ class Conversation:
         """Why nothing more can be written to the client; None: it can."""
         return next((context.broken for context in self._contexts.values() if context.broken is not None), None)
 
-    def check(self, settings: ContextSettings) -> SynthesisRequest:
-        """Checks that a context can be opened with these settings. Returns what it would ask of the model for a full stop.
+    def check(self, settings: ContextSettings) -> tuple[SynthesisRequest, tuple[str, ...]]:
+        """Checks that a context can be opened with these settings. Returns what it would ask of the model for a full stop, and
+        the fields without effect.
 
         Raises:
             InvalidRequest, ApiError: a field is wrong, a name is unknown, or the caller may not have it.
@@ -75,7 +76,8 @@ class Conversation:
         if body.subtitles is not None:
             raise bad_request("conflicting_fields", "subtitles have no meaning here; timestamps do", param="subtitles")
         self._request.caller.lane(body.priority)
-        return build_request(select_version(body, self._request, self._services), self._request, self._services)
+        selection = select_version(body, self._request, self._services)
+        return build_request(selection, self._request, self._services), (*body.ignored, *selection.lost)
 
     def check_ignored(self, fields: Sequence[str], known: Sequence[str]) -> None:
         """Refuses fields without effect if the client asked for it.

@@ -6,6 +6,8 @@ Never: a client's text in an error message
 """
 
 import functools
+import json
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -73,7 +75,7 @@ def _property(name: str, schema: Schema) -> str:
 
 
 class Body(BaseModel):
-    """A JSON object of a client: no coercion, no NaN or infinity."""
+    """A JSON object of a client: no coercion, no NaN or infinity. A field that is null is left out."""
 
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False, extra="forbid")
 
@@ -85,6 +87,9 @@ def read_body(kind: type[B], raw: bytes) -> B:
         ApiError: 400, with the field at fault.
     """
     try:
+        if b"null" in raw:
+            with suppress(ValueError):  # it is refused below
+                raw = json.dumps(without_null(json.loads(raw))).encode()
         return kind.model_validate_json(raw)
     except ValidationError as error:
         raise _refusal(kind, error) from None
@@ -99,9 +104,16 @@ def read_values(kind: type[B], values: dict[str, Any]) -> B:
         ApiError: 400, with the field at fault.
     """
     try:
-        return kind.model_validate(values, strict=False)
+        return kind.model_validate(without_null(values), strict=False)
     except ValidationError as error:
         raise _refusal(kind, error) from None
+
+
+def without_null(value: Any) -> Any:
+    """Returns parsed JSON in which a field that is null is left out: clients write null for what they do not set."""
+    if isinstance(value, dict):
+        return {name: without_null(inner) for name, inner in value.items() if inner is not None}
+    return [without_null(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _refusal(kind_of_body: type[BaseModel], error: ValidationError) -> ApiError:

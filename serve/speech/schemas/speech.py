@@ -5,12 +5,13 @@ Out:   SpeechBody
 Never: a client's text in an error message; a field that is ignored without a note
 """
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pipeline.audio.formats import CONTAINERS, SAMPLE_RATES
 from pipeline.types import RefineParams, SamplingParams
+from pipeline.types.bounds import TEMPERATURE
 from serve.config.bounded import (
     FadeMs,
     GainDb,
@@ -35,6 +36,10 @@ MODEL = "chattts"
 MODELS = (MODEL, "tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 OTHER_MODELS = ("kokoro",)
 """names that clients of other services are fixed on; they mean the first model, and no list has them"""
+DATED = ("tts-1-", "gpt-4o-mini-tts-")
+"""beginnings of OpenAI's dated names"""
+RECORDINGS = ("references", "ref_audio", "ref_text", "reference_audio", "speaker_embedding", "audio_prompt")
+"""fields in which other servers take somebody's voice with the text: to leave them out would be to speak with another one"""
 # Accepted for client libraries; it has no effect here.
 WITHOUT_EFFECT = ("instructions",)
 
@@ -81,8 +86,9 @@ class SpeechBody(TextBody):
         description="one of GET /v1/models: name or name@version; OpenAI's names mean the first",
     )
     voice: str | VoiceBody | None = Field(None, description="id, name or alias; null: the operator's default")
-    instructions: str | None = Field(None, max_length=1000)
-    response_format: str = Field("mp3", max_length=32, description=", ".join(CONTAINERS))
+    speaker: str | None = Field(None, max_length=4096, description="the same as voice, as other servers call it")
+    instructions: str | None = Field(None, max_length=16_384)
+    response_format: str = Field("mp3", max_length=32, description=f"{', '.join(CONTAINERS)}; ogg is opus")
     output_format: str | None = Field(
         None, max_length=32, description="all of the three fields around in one name: mp3_44100_128, pcm_16000, ulaw_8000"
     )
@@ -143,4 +149,14 @@ class SpeechBody(TextBody):
     @property
     def voice_name(self) -> str | None:
         """The voice as the client names it."""
-        return self.voice.id if isinstance(self.voice, VoiceBody) else self.voice
+        return self.voice.id if isinstance(self.voice, VoiceBody) else self.voice or self.speaker
+
+    @field_validator("seed", mode="before")
+    @classmethod
+    def _drawn(cls, seed: Any) -> Any:
+        return None if seed == -1 else seed  # of other servers: draw one
+
+    @field_validator("temperature", mode="before")
+    @classmethod
+    def _coldest(cls, temperature: Any) -> Any:
+        return TEMPERATURE.least if temperature == 0 else temperature

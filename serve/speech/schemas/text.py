@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal
 
 import pydantic.dataclasses
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from pipeline.errors import InvalidSsml, TextTooLong, UnknownVoice
 from pipeline.text.language_tags import KNOWN, reading_of
@@ -53,15 +53,6 @@ Sounds = dict[Word, Annotated[str, Field(min_length=1, max_length=200)] | SoundB
 LexiconId = Annotated[str, Field(pattern=f"^(?:{LEXICON_ID.pattern})$")]
 
 
-def _known_language(tag: str) -> str:
-    if reading_of(tag) is None:
-        raise ValueError(f"must be {KNOWN}")
-    return tag
-
-
-LanguageTag = Annotated[str, Field(max_length=35), AfterValidator(_known_language)]
-
-
 class TextBody(Body):
     """A text and how it is read. Unknown fields are kept, so that the reply can name them."""
 
@@ -69,7 +60,11 @@ class TextBody(Body):
 
     input: str = Field(min_length=1, description="the text to speak, or an SSML document")
     input_type: Literal["text", "ssml"] = "text"
-    language: LanguageTag = Field("auto", description=f"what numbers and signs are read in: {KNOWN}")
+    language: str = Field(
+        "auto",
+        max_length=35,
+        description=f"what numbers and signs are read in: {KNOWN}; another one has no effect and is named",
+    )
     normalize: bool | NormalizeBody = Field(True, description="false: signs and digits are read as they stand")
     apply_text_normalization: Literal["auto", "on", "off"] | None = Field(None, description="the same, as ElevenLabs calls it")
     lexicon: Annotated[list[LexiconId], Field(max_length=3)] | Annotated[Sounds, Field(max_length=100)] | None = Field(
@@ -82,7 +77,7 @@ class TextBody(Body):
     @property
     def ignored(self) -> list[str]:
         """Fields without effect, unknown ones included."""
-        return list(self.model_extra or {})
+        return [*(() if not self.language or reading_of(self.language) else ("language",)), *(self.model_extra or {})]
 
     def marked_up(self, *, control_tags: bool, strict: bool) -> Document | None:
         """Returns a text of several passages; None for one that is spoken as it stands.

@@ -227,7 +227,7 @@ def _text_request(body: TextBody, request: Request, services: Services) -> tuple
     """Returns a request of which only the text matters, and the fields of the body that have no effect."""
     speech = SpeechBody(**{name: getattr(body, name) for name in TextBody.model_fields})
     synthesis, lost = _speech_request(speech, request, services)
-    return synthesis, [*_named(body.ignored), *lost]
+    return synthesis, [*_named(list(body.model_extra or {})), *lost]
 
 
 def _speech_request(body: SpeechBody, request: Request, services: Services) -> tuple[SynthesisRequest, list[str]]:

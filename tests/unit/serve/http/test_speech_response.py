@@ -31,7 +31,7 @@ from tests.support.waiting import wait_until
     [
         (InvalidRequest("no"), 400, "invalid_request", False),
         (NoSpeakableText("nothing to say", param="input"), 400, "no_speakable_text", False),
-        (TextTooLong("too long", param="input"), 413, "input_too_long", False),
+        (TextTooLong("too long", param="input"), 400, "input_too_long", False),
         (AtCapacity("full", retry_after_s=2.1), 429, "overloaded", True),
         (DeadlineExceeded("late"), 504, "timeout", True),
         (ReaderStalled("asleep"), 504, "reader_stalled", False),

@@ -54,12 +54,12 @@ def test_every_refusal_has_their_envelope_and_none_of_the_clients_words(live):
         (SPEAK, {"text": 5}, 400, "invalid_type"),
         (SPEAK, {"text": CANARY * 5000}, 400, "max_character_limit_exceeded"),
         (SPEAK, {"model_id": CANARY}, 404, "model_not_found"),
-        (SPEAK, {"seed": -1}, 400, "out_of_range"),
+        (SPEAK, {"seed": -2}, 400, "out_of_range"),
         (SPEAK, {"voice_settings": {"speed": 99}}, 400, "out_of_range"),
         (SPEAK, {"pronunciation_dictionary_locators": [{"pronunciation_dictionary_id": "none"}]}, 400, "lexicon_not_found"),
         (f"{SPEAK}?output_format={CANARY}", {}, 400, "unsupported_format"),
         (f"{SPEAK}/with-timestamps", {"text": ""}, 400, "out_of_range"),
-        (f"{SPEAK}/stream/with-timestamps", {"seed": -1}, 400, "out_of_range"),
+        (f"{SPEAK}/stream/with-timestamps", {"seed": -2}, 400, "out_of_range"),
         (f"{SPEAK}/nothing", {}, 404, "not_found"),
         ("/v1/voices", {}, 405, "method_not_allowed"),
     ]
@@ -91,7 +91,12 @@ def test_voices_and_models(live):
         "next_page_token": None,
     }
     assert get(live, "/v2/voices?category=cloned")["voices"] == []
-    assert get(live, "/v2/voices?sort=name")["detail"]["status"] == "unknown_field"
+    by_name = [one["name"] for one in get(live, "/v2/voices?sort=name&sort_direction=asc&voice_type=default")["voices"]]
+    assert by_name == sorted(by_name) == sorted(voice["name"] for voice in voices)
+    assert [one["name"] for one in get(live, "/v2/voices?sort=name")["voices"]] == by_name[::-1]
+    assert get(live, "/v2/voices?voice_type=personal")["voices"] == get(live, "/v2/voices?voice_type=community")["voices"] == []
+    novel = requests.get(f"{live.url}/v2/voices?novel=1", timeout=60)
+    assert (novel.status_code, novel.headers["X-Ignored-Fields"]) == (200, "novel")
     assert get(live, f"/v1/voices/{last}")["name"] == voices[-1]["name"]
     assert get(live, f"/v1/voices/{last}/settings") == get(live, "/v1/voices/settings/default")
     assert get(live, "/v1/voices/nobody")["detail"]["status"] == "voice_not_found"

@@ -175,7 +175,7 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({"query": f"output_format={CANARY}"}, "unsupported_format"),
     ({"query": "inactivity_timeout=181"}, "out_of_range"),
     ({"query": f"seed={CANARY}"}, "out_of_range"),
-    ({"query": f"language_code={CANARY}"}, "out_of_range"),
+    ({"query": f"language_code={CANARY * 4}"}, "out_of_range"),
     ({"query": f"{CANARY}=1&strict=1"}, "unknown_field"),
 ]
 

@@ -193,7 +193,7 @@ def test_what_has_no_effect_is_named():
         ([Synthesize("<speak", text_format="ssml").event()], "invalid_ssml"),
         ([Synthesize(TEXT, text_format=CANARY).event()], "out_of_range"),
         ([Synthesize(TEXT, SynthesizeVoice(name=CANARY)).event()], "voice_not_found"),
-        ([Synthesize(TEXT, SynthesizeVoice(language=CANARY)).event()], "out_of_range"),
+        ([Synthesize(TEXT, SynthesizeVoice(language=CANARY * 4)).event()], "out_of_range"),
         ([SynthesizeStart().event(), SynthesizeStop().event()], "no_speakable_text"),
         ([SynthesizeStart(SynthesizeVoice(name=CANARY)).event()], "voice_not_found"),
         ([SynthesizeStart().event(), SynthesizeStart().event()], "conflict"),

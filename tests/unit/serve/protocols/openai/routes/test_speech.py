@@ -1,15 +1,20 @@
 """The speech route: which fields reach the domain, and which are refused."""
 
+import codecs
+import json
 import socket
 
 import pytest
 import requests
 
 from pipeline.config import PipelineConfig
-from pipeline.types import AudioOptions, Denoise
+from pipeline.types import AudioOptions, Denoise, SynthesisRequest
+from serve.config.app_config import AppConfig
 from serve.config.model_versions import versions_of
 from serve.resilience.rollout import Rollout
 from serve.speech.model_selection import ModelSelector
+from serve.speech.schemas.base import read_body
+from serve.speech.schemas.speech import SpeechBody
 from tests.support.fakes import Speaker, make_services, only_model
 from tests.support.live_server import CANARY, POST, error_of, serving
 
@@ -56,6 +61,50 @@ def test_fields_reach_the_domain():
     assert (slow.speed, slow.speed_token) == (1.0, 1)
 
 
+OPTIONAL = sorted(name for name, field in SpeechBody.model_fields.items() if not field.is_required())
+
+
+@pytest.mark.parametrize("field", OPTIONAL)
+def test_a_field_that_is_null_is_left_out(field: str):
+    raw = json.dumps({"input": "x", "seed": 7, field: None}).encode()
+    assert read_body(SpeechBody, raw) == read_body(
+        SpeechBody, b'{"input": "x", "seed": 7}' if field != "seed" else b'{"input": "x"}'
+    )
+    assert read_body(SpeechBody, raw).model_fields_set == {"input", "seed"} - {field}
+
+
+def test_what_clients_of_other_servers_send_is_understood():
+    speaker = Speaker()
+    with serving(make_services(speaker)) as live:
+
+        def sent(**fields: object) -> tuple[SynthesisRequest, requests.Response]:
+            reply = live.speak(**fields)
+            assert reply.status_code == 200, reply.text
+            return speaker.requests[-1], reply
+
+        assert sent(voice="CALM")[0].voice == sent(speaker="calm")[0].voice == "calm"
+        assert sent(language="English")[0].language == "en"
+        german, reply = sent(language="German", voice="calm")
+        assert (german.voice, german.language, reply.headers["X-Ignored-Fields"]) == ("calm", "auto", "language")
+        assert sent(temperature=0)[0].sampling.temperature == 0.01
+        assert sent(seed=-1)[0].sampling.seed != sent(seed=-1)[0].sampling.seed
+        assert sent(references=[], ref_audio=None)[0].voice == "default"
+        assert sent(instructions="Speak kindly. " * 300)[1].headers["X-Ignored-Fields"] == "instructions"
+        for name, kind in (("MP3", "audio/mpeg"), ("ogg", "audio/ogg; codecs=opus"), ("WebM", 'audio/webm; codecs="opus"')):
+            assert sent(response_format=name)[1].headers["Content-Type"] == kind
+        for model in ("tts-1-1106", "tts-1-hd-1106", "gpt-4o-mini-tts-2025-12-15"):
+            assert sent(model=model)[0].model == sent()[0].model
+        assert live.post(codecs.BOM_UTF8 + json.dumps({"input": "x"}).encode()).status_code == 200
+
+
+def test_models_of_others_are_aliases_by_configuration():
+    models = ModelSelector(Rollout(versions_of(PipelineConfig(), {})), aliases=AppConfig().model_aliases | {"mine": "tts-1"})
+    with serving(make_services(Speaker(), models=models)) as live:
+        for name in ("Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice", "QWEN/qwen3-tts-12hz-1.7b-customvoice", "orpheus", "Mine"):
+            assert live.speak(model=name).status_code == 200
+        assert error_of(live.speak(model="novel/model"))["code"] == "model_not_found"
+
+
 def test_the_latency_is_the_requests_else_the_operators():
     config = PipelineConfig.model_validate({"speech": {"latency": "low"}})
     for models, default in ((only_model(), "exact"), (ModelSelector(Rollout(versions_of(config, {}))), "low")):
@@ -72,9 +121,9 @@ def test_the_latency_is_the_requests_else_the_operators():
     [
         ({"latency": CANARY}, 400, "out_of_range", "latency"),
         ({"input": ""}, 400, "out_of_range", "input"),
-        ({"input": None}, 400, "invalid_type", "input"),
+        ({"input": None}, 400, "missing_field", "input"),
         ({"input": 5}, 400, "invalid_type", "input"),
-        ({"input": CANARY * 500}, 413, "input_too_long", "input"),
+        ({"input": CANARY * 500}, 400, "input_too_long", "input"),
         ({"model": CANARY}, 404, "model_not_found", "model"),
         ({"voice": CANARY}, 400, "voice_not_found", "voice"),
         ({"voice": {"id": CANARY, "x": 1}}, 400, "invalid_type", "voice"),
@@ -94,22 +143,24 @@ def test_the_latency_is_the_requests_else_the_operators():
         ({"speed": 4.1}, 400, "out_of_range", "speed"),
         ({"speed": "1"}, 400, "invalid_type", "speed"),
         ({"speed_mode": CANARY}, 400, "out_of_range", "speed_mode"),
-        ({"seed": -1}, 400, "out_of_range", "seed"),
+        ({"seed": -2}, 400, "out_of_range", "seed"),
         ({"seed": 2**32}, 400, "out_of_range", "seed"),
         ({"seed": 1.5}, 400, "invalid_type", "seed"),
-        ({"temperature": 0}, 400, "out_of_range", "temperature"),
+        ({"temperature": 0.001}, 400, "out_of_range", "temperature"),
         ({"top_p": 1.01}, 400, "out_of_range", "top_p"),
         ({"top_k": 627}, 400, "out_of_range", "top_k"),
         ({"repetition_penalty": 2.1}, 400, "out_of_range", "repetition_penalty"),
         ({"refine": {CANARY: 1}}, 400, "out_of_range", "refine"),
         ({"refine": {"oral": 10}}, 400, "out_of_range", "refine"),
         ({"refine": "yes"}, 400, "out_of_range", "refine"),
-        ({"language": CANARY}, 400, "out_of_range", "language"),
+        ({"language": CANARY * 4}, 400, "out_of_range", "language"),
+        ({"references": [{"audio": CANARY}]}, 400, "recording_not_supported", "references"),
+        ({"ref_audio": CANARY, "ref_text": "x"}, 400, "recording_not_supported", "ref_audio"),
         ({"stream": 1}, 400, "invalid_type", "stream"),
         ({"stream_format": "ws"}, 400, "out_of_range", "stream_format"),
         ({"stream": False, "stream_format": "sse"}, 400, "conflicting_fields", "stream_format"),
         ({"deadline_ms": 49}, 400, "out_of_range", "deadline_ms"),
-        ({"instructions": "x" * 1001}, 400, "out_of_range", "instructions"),
+        ({"instructions": "x" * 16_385}, 400, "out_of_range", "instructions"),
     ],
 )
 def test_wrong_fields_are_named(live, fields, status, code, param):
@@ -143,7 +194,7 @@ def test_a_missing_input_is_named(live):
 def test_text_length_counts_characters_not_bytes(live):
     assert live.speak(input="\u6f22" * 4096).status_code == 200
     reply = live.speak(input="\u6f22" * 4097)
-    assert reply.status_code == 413
+    assert reply.status_code == 400
     assert "4097" in error_of(reply)["message"]
     assert "4096" in error_of(reply)["message"]
 
