@@ -151,8 +151,8 @@ class ConversationSocket:
                 raise
             self._pace.refused()
             confirmed = self._session.refusal(refusal, frame if isinstance(frame, str) else None)
-        if confirmed is not None:
-            await self._say(confirmed)
+        for message in (confirmed,) if isinstance(confirmed, dict) else confirmed or ():
+            await self._say(message)
 
     def _checked(self, frame: str | bytes) -> str:
         most = self._services.speech.limits.max_body_bytes  # uvicorn_protocols.py closes for more than a MiB

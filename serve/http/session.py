@@ -5,7 +5,7 @@ Out:   calls of a Conversation; messages
 Never: a socket
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from serve.speech.conversation.conversation import Conversation
@@ -37,8 +37,8 @@ class Session(Protocol):
         """
         ...
 
-    async def obey(self, frame: str, conversation: Conversation) -> Message | None:
-        """Does what a message says. Returns what confirms it; None: nothing does.
+    async def obey(self, frame: str, conversation: Conversation) -> Message | Sequence[Message] | None:
+        """Does what a message says. Returns the messages that confirm it; None: nothing does.
 
         Raises:
             SynthesisError, ApiError: it had no effect, or the socket is to be closed; `refusal` says it.
