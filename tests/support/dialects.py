@@ -25,7 +25,7 @@ from serve.protocols.wyoming.listener import WyomingListener
 from tests.support.live_server import CANARY, Live
 from tests.support.ports import free_port
 from tests.support.riva_server import Caller, riva_serving
-from tests.support.tongues import DEEPGRAM, ELEVENLABS, ELEVENLABS_DIALOGUE, ELEVENLABS_SINGLE, OWN, Tongue
+from tests.support.tongues import DEEPGRAM, ELEVENLABS, ELEVENLABS_DIALOGUE, ELEVENLABS_SINGLE, FLUX, OWN, Tongue
 
 TEXT = "Hello there."
 
@@ -144,6 +144,11 @@ def _deepgram(call: Call) -> Iterator[bytes]:
     return _post(call, path + ("&novel=1" if call.unknown else ""), {"text": call.text}, scheme="Token ")
 
 
+def _flux(call: Call) -> Iterator[bytes]:
+    path = f"/v2/speak?encoding=linear16&container=none&sample_rate=24000&model={call.voice}"
+    return _post(call, path + ("&novel=1" if call.unknown else ""), {"text": call.text}, scheme="Token ")
+
+
 def _kokoro(call: Call) -> Iterator[bytes]:
     def pieces(reply: requests.Response) -> Iterator[bytes]:
         return (base64.b64decode(json.loads(line)["audio"]) for line in reply.iter_lines(chunk_size=None) if line)
@@ -174,8 +179,9 @@ def _socket(tongue: Tongue, key_header: str, call: Call) -> Iterator[bytes]:
     url = call.at.replace("http", "ws") + tongue.path.format(seed=7).replace("/default/", f"/{call.voice}/")
     query = {"novel": call.unknown and tongue is not OWN, "strict": call.strict}
     url += ("&" if "?" in url else "?") + "&".join(f"{name}=1" for name, is_set in query.items() if is_set)
-    url += f"&model={call.voice}" if tongue is DEEPGRAM else ""
-    headers = {key_header: f"{'Token ' if tongue is DEEPGRAM else ''}{call.key}"} if call.key else {}
+    is_deepgram = tongue in (DEEPGRAM, FLUX)
+    url += f"&model={call.voice}" if is_deepgram else ""
+    headers = {key_header: f"{'Token ' if is_deepgram else ''}{call.key}"} if call.key else {}
     try:
         connection = connect(url, additional_headers=headers, close_timeout=1)
     except InvalidStatus as refusal:
@@ -198,11 +204,11 @@ def _socket(tongue: Tongue, key_header: str, call: Call) -> Iterator[bytes]:
                     code = code or heard.code
                     if tongue.keeps_socket and not call.closes:
                         raise Refused(code)
-                elif code and tongue is DEEPGRAM:  # a warning, and the flush behind it
+                elif code and is_deepgram:  # a warning, and the flush behind it
                     raise Refused(code)
                 elif heard.kind == "audio":
                     yield heard.audio
-                elif heard.kind == "over" and not (call.is_open and tongue is DEEPGRAM):
+                elif heard.kind == "over" and not (call.is_open and is_deepgram):
                     return
         except ConnectionClosed:
             raise Refused(code or "closed", connection.close_code) from None
@@ -342,6 +348,7 @@ _DEEPGRAM_CODES |= {
 }
 _DEEPGRAM = _words(_HTTP | {"quota": 402}, _DEEPGRAM_CODES)
 _DEEPGRAM_SHUT = _words(_SHUT | {"silent": None}, _DEEPGRAM_CODES)
+_FLUX_SHUT = _DEEPGRAM_SHUT | {"silent": ("NO_SYNTHESIZABLE_TEXT", None)}
 _RIVA = _words(_GRPC)
 _WYOMING = _words(dict.fromkeys(_CODES))
 
@@ -371,6 +378,7 @@ DIALECTS = (
     Dialect("elevenlabs", _elevenlabs, _ELEVENLABS, markup=(*_TAGS, *_SPEAK)),
     Dialect("elevenlabs dialogue", _elevenlabs_dialogue, _ELEVENLABS, markup=(*_TAGS, *_SPEAK, *_AUDIO_TAGS)),
     Dialect("deepgram", _deepgram, _DEEPGRAM, markup=(*_TAGS, *_CONTROLS)),
+    Dialect("deepgram flux", _flux, _DEEPGRAM, markup=(*_TAGS, *_CONTROLS)),
     Dialect("kokoro", _kokoro, _OWN, markup=_KOKORO),
     Dialect("piper", _piper, _OWN, markup=_PIPER),
     Dialect("vapi", _vapi, _OWN, markup=_TAGS),
@@ -395,6 +403,13 @@ DIALECTS = (
         "deepgram socket",
         partial(_socket, DEEPGRAM, "Authorization"),
         _DEEPGRAM_SHUT,
+        is_socket=True,
+        markup=(*_TAGS, *_CONTROLS),
+    ),
+    Dialect(
+        "deepgram flux socket",
+        partial(_socket, FLUX, "Authorization"),
+        _FLUX_SHUT,
         is_socket=True,
         markup=(*_TAGS, *_CONTROLS),
     ),

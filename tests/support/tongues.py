@@ -115,6 +115,23 @@ DEEPGRAM = Tongue(
     has_contexts=False,
     keeps_socket=False,
 )
+
+
+def _flux(frame: bytes | str) -> Heard:
+    heard = _deepgram(frame)
+    kind = "" if isinstance(frame, bytes) else json.loads(frame)["type"]
+    kinds = {"SpeechMetadata": "over", "SpeechInterrupted": "cancelled", "Flushed": "other"}
+    return replace(heard, kind=kinds.get(kind, heard.kind))
+
+
+FLUX = replace(
+    DEEPGRAM,
+    name="deepgram flux",
+    path=DEEPGRAM.path.replace("/v1/", "/v2/").replace("&container=none", ""),
+    ends=lambda context: [],
+    cancels=lambda context: {"type": "Interrupt"},
+    understands=_flux,
+)
 ELEVENLABS_SINGLE = replace(
     ELEVENLABS,
     name="elevenlabs single",

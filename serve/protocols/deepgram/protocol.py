@@ -10,6 +10,7 @@ from serve.errors import ApiError
 from serve.http.protocol import ErrorForm, Protocol
 
 PATH = "/v1/speak"
+FLUX_PATH = "/v2/speak"
 
 NAMES: dict[str, tuple[int, str]] = {
     # Our code -> status and name there. Their clients repeat a 429 on their own.
@@ -41,4 +42,4 @@ def _name(refusal: ApiError) -> tuple[int, str]:
     return NAMES.get(refusal.spec.code, (refusal.spec.status, refusal.spec.code.upper()))
 
 
-PROTOCOL = Protocol(name="deepgram", paths=(PATH,), routers=("serve.protocols.deepgram.routes",), error=error_form)
+PROTOCOL = Protocol(name="deepgram", paths=(PATH, FLUX_PATH), routers=("serve.protocols.deepgram.routes",), error=error_form)

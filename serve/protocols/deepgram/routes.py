@@ -20,7 +20,8 @@ from serve.http.openapi import takes
 from serve.http.route_access import requires
 from serve.http.services import Services
 from serve.http.speech_response import SpeechResponse
-from serve.protocols.deepgram.protocol import PATH
+from serve.protocols.deepgram.flux_session import FluxSession
+from serve.protocols.deepgram.protocol import FLUX_PATH, PATH
 from serve.protocols.deepgram.session import DeepgramSession
 from serve.protocols.deepgram.translation import SpeakBody, model_uuid, speech_values
 from serve.protocols.openai.routes.speech import AUDIO
@@ -48,11 +49,28 @@ async def speak(request: Request, services: RequestServices) -> Response:
     return SpeechResponse(request, services, partial(speech_values, query=request.query_params), reply_names)
 
 
+@router.post(FLUX_PATH, openapi_extra=takes(SpeakBody), response_class=Response, responses={**AUDIO, **REFUSED})
+@requires(Scope.SPEECH, stream=True)
+async def speak_flux(request: Request, services: RequestServices) -> Response:
+    return await speak(request, services)
+
+
 @router.websocket(PATH)
 @requires(Scope.SPEECH, stream=True)
 async def converse(socket: WebSocket) -> None:
+    await _converse(socket, DeepgramSession)
+
+
+@router.websocket(FLUX_PATH)
+@requires(Scope.SPEECH, stream=True)
+async def converse_flux(socket: WebSocket) -> None:
+    await _converse(socket, FluxSession)
+
+
+async def _converse(socket: WebSocket, kind: type[DeepgramSession] | type[FluxSession]) -> None:
+    """Serves a socket until either side closes it."""
     services: Services = socket.app.state.get_services()
-    session = DeepgramSession(socket.query_params, services.conversations.config, request_id_of(socket))
+    session = kind(socket.query_params, services.conversations.config, request_id_of(socket))
     await ConversationSocket(socket, services, session).converse()
 
 
