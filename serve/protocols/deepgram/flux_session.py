@@ -18,19 +18,14 @@ from pydantic import ConfigDict
 
 from pipeline.errors import AtCapacity
 from pipeline.types.bounds import SPEED
-from pipeline.voices.voice_names import display_name
 from serve.config.app_config import ConversationsConfig
 from serve.errors import bad_request, to_api_error
 from serve.http.bounded_fields import parse_object
 from serve.http.close_codes import NORMAL
 from serve.http.conversation_writer import MOST_AUDIO_BYTES
-from serve.http.ignored_fields import named_fields
 from serve.http.session import Message
-from serve.protocols.deepgram.markup import TABLE
-from serve.protocols.deepgram.protocol import PROTOCOL, message_of
-from serve.protocols.deepgram.translation import model_uuid, socket_fields
+from serve.protocols.deepgram.session import SpeakSession
 from serve.protocols.openai.schemas.conversation import read_fields
-from serve.speech.conversation.context import ContextSettings
 from serve.speech.conversation.conversation import MAX_WAITING_CHARS, Conversation
 from serve.speech.conversation.conversation_events import (
     ContextCancelled,
@@ -87,26 +82,18 @@ class _Turn:
     has_begun: bool = False
 
 
-class FluxSession:
-    """One client of the protocol; see Session."""
+class FluxSession(SpeakSession):
+    """One client of version 2; see Session."""
 
     def __init__(self, query: Mapping[str, str], config: ConversationsConfig, request_id: str) -> None:
-        self.idle_s = config.idle_timeout_s
-        self.idle_code = NORMAL
-        self.over: tuple[int, str] | None = None
-        self._query = query
-        self._config = config
-        self._request_id = request_id
-        self._settings = ContextSettings({}, config.lead_s)
-        self._has_begun = self._is_closing = False
+        super().__init__(query, config, request_id)
+        self._is_closing = False
         self._contexts = 0
         """how many were opened; the last one speaks"""
         self._is_other = False
         """whether the settings are not those of the context"""
         self._length = 0
         """characters of the context"""
-        self._done = 0
-        """parts of the context that were spoken or skipped"""
         self._turns: deque[_Turn] = deque()
         self._before_s = self._audio_s = 0.0
         """audio of the session: before the context, and all of it"""
@@ -117,28 +104,8 @@ class FluxSession:
         self._characters = self._billed = 0
         """of the session"""
 
-    refuses_per_context = False
-
-    def begin(self, conversation: Conversation) -> Message:
-        """As Session says; the greeting names the voice, the version of the model, and what has no effect."""
-        try:
-            fields = socket_fields(self._query)
-            self._settings = ContextSettings(fields, self._config.lead_s, sentences=True, markup=TABLE)
-            request, ignored = conversation.check(self._settings)
-        except Exception as error:
-            refusal = to_api_error(error)
-            self.over = PROTOCOL.close_code(refusal), refusal.spec.code
-            raise
-        self._has_begun = True
-        voice = display_name(request.voice)
-        return {
-            "type": "Connected",
-            "request_id": self._request_id,
-            "model_name": voice,
-            "model_version": request.model,
-            "model_uuids": [model_uuid(voice, request.model)],
-            **({"ignored_fields": named_fields(ignored)} if ignored else {}),
-        }
+    def _greeting(self, uuid: str) -> Message:
+        return {"type": "Connected", "model_uuids": [uuid]}
 
     async def obey(self, frame: str, conversation: Conversation) -> Message | Sequence[Message] | None:
         """As Session says."""
@@ -183,21 +150,11 @@ class FluxSession:
             case ContextCancelled():
                 yield self._interruption(event.played)
             case ContextFailed():
-                refusal = to_api_error(event.error)
-                self.over = PROTOCOL.close_code(refusal), refusal.spec.code
-                yield message_of(refusal, self._request_id, ends=True)
+                yield self._failed(event)
             case ContextClosed() if self._is_closing:
                 yield self._goodbye()
             case PartSpoken() | ContextClosed():
                 pass
-
-    def refusal(self, error: Exception, frame: str | None) -> Message:
-        """As Session says; a refused message is a warning, a refused socket an error."""
-        return message_of(to_api_error(error), self._request_id, ends=not self._has_begun)
-
-    def farewell(self) -> Message | None:
-        """Returns None: the close code says it."""
-        return None
 
     @property
     def _name(self) -> str:

@@ -6,6 +6,7 @@ Owns:  which flushes are to be confirmed
 Never: a socket; a confirmation before the last byte of what it confirms; audio of what was cleared behind its confirmation
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Literal
@@ -15,7 +16,7 @@ from pydantic import ConfigDict
 from pipeline.errors import AtCapacity
 from pipeline.voices.voice_names import display_name
 from serve.config.app_config import ConversationsConfig
-from serve.errors import bad_request, to_api_error
+from serve.errors import ApiError, bad_request, to_api_error
 from serve.http.bounded_fields import parse_object
 from serve.http.close_codes import NORMAL
 from serve.http.conversation_writer import MOST_AUDIO_BYTES
@@ -53,8 +54,10 @@ class DeepgramMessage(Body):
     text: str | None = None
 
 
-class DeepgramSession:
-    """One client of the protocol; see Session."""
+class SpeakSession(ABC):
+    """What sessions of both versions have in common; see Session."""
+
+    refuses_per_context = False
 
     def __init__(self, query: Mapping[str, str], config: ConversationsConfig, request_id: str) -> None:
         self.idle_s = config.idle_timeout_s
@@ -65,33 +68,60 @@ class DeepgramSession:
         self._request_id = request_id
         self._settings = ContextSettings({}, config.lead_s)
         self._has_begun = False
-        self._done = 0  # parts of the context that were spoken or skipped
-        self._flushes: deque[int] = deque()
-        """for each flush that is not confirmed, how many parts were complete with it; at most MOST_FLUSHES"""
-        self._confirmed = 0  # flushes and interruptions, which share their numbers
-
-    refuses_per_context = False
+        self._done = 0
+        """parts of the context that were spoken or skipped"""
 
     def begin(self, conversation: Conversation) -> Message:
-        """As Session says; the metadata names the voice, the version of the model, and what has no effect."""
+        """As Session says; the greeting names the voice, the version of the model, and what has no effect."""
         try:
-            fields = socket_fields(self._query)
-            self._settings = ContextSettings(fields, self._config.lead_s, sentences=True, markup=TABLE)
+            self._settings = ContextSettings(socket_fields(self._query), self._config.lead_s, sentences=True, markup=TABLE)
             request, ignored = conversation.check(self._settings)
         except Exception as error:
-            refusal = to_api_error(error)
-            self.over = PROTOCOL.close_code(refusal), refusal.spec.code
+            self._leave_for(to_api_error(error))
             raise
         self._has_begun = True
         voice = display_name(request.voice)
         return {
-            "type": "Metadata",
+            **self._greeting(model_uuid(voice, request.model)),
             "request_id": self._request_id,
             "model_name": voice,
             "model_version": request.model,
-            "model_uuid": model_uuid(voice, request.model),
             **({"ignored_fields": named_fields(ignored)} if ignored else {}),
         }
+
+    def refusal(self, error: Exception, frame: str | None) -> Message:
+        """As Session says; a refused message is a warning, a refused socket an error."""
+        return message_of(to_api_error(error), self._request_id, ends=not self._has_begun)
+
+    def farewell(self) -> Message | None:
+        """Returns None: the close code says it."""
+        return None
+
+    @abstractmethod
+    def _greeting(self, uuid: str) -> Message:
+        """Returns the fields of the first message that its version has alone."""
+
+    def _failed(self, event: ContextFailed) -> Message:
+        """Closes the socket; returns why."""
+        refusal = to_api_error(event.error)
+        self._leave_for(refusal)
+        return message_of(refusal, self._request_id, ends=True)
+
+    def _leave_for(self, refusal: ApiError) -> None:
+        self.over = PROTOCOL.close_code(refusal), refusal.spec.code
+
+
+class DeepgramSession(SpeakSession):
+    """One client of version 1."""
+
+    def __init__(self, query: Mapping[str, str], config: ConversationsConfig, request_id: str) -> None:
+        super().__init__(query, config, request_id)
+        self._flushes: deque[int] = deque()
+        """for each flush that is not confirmed, how many parts were complete with it; at most MOST_FLUSHES"""
+        self._confirmed = 0  # flushes and interruptions, which share their numbers
+
+    def _greeting(self, uuid: str) -> Message:
+        return {"type": "Metadata", "model_uuid": uuid}
 
     async def obey(self, frame: str, conversation: Conversation) -> Message | None:
         """As Session says; a flush of what is spoken already is confirmed at once."""
@@ -131,19 +161,9 @@ class DeepgramSession:
             case ContextCancelled():
                 yield self._confirmation("Cleared")
             case ContextFailed():
-                refusal = to_api_error(event.error)
-                self.over = PROTOCOL.close_code(refusal), refusal.spec.code
-                yield message_of(refusal, self._request_id, ends=True)
+                yield self._failed(event)
             case PartSpoken() | ContextClosed():
                 pass
-
-    def refusal(self, error: Exception, frame: str | None) -> Message:
-        """As Session says; a refused message is a warning, a refused socket an error."""
-        return message_of(to_api_error(error), self._request_id, ends=not self._has_begun)
-
-    def farewell(self) -> Message | None:
-        """Returns None: the close code says it."""
-        return None
 
     def _flush(self, conversation: Conversation) -> Message | None:
         if conversation.is_open(CONTEXT):
