@@ -71,6 +71,7 @@ def _nearest(levels: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 COMPANDED = {"ulaw": _ulaw_table, "alaw": _alaw_table}
 """container -> its table"""
+WAV_CODES = {"alaw": 6, "ulaw": 7}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +139,11 @@ class Encoder:
         )
         if audio.container in _CODECS:
             self._writer = _FfmpegWriter(audio, streamed=streamed, file=file, labels=labels or FileLabels())
-        elif audio.container in COMPANDED:
-            self._writer = _CompandedWriter(COMPANDED[audio.container](), streamed=streamed)
         else:
-            self._writer = _PcmWriter(wav_rate=audio.sample_rate if audio.container == "wav" else None, streamed=streamed)
+            code = audio.container.removesuffix("_wav")
+            table = COMPANDED[code]() if code in COMPANDED else None
+            wav_rate = audio.sample_rate if audio.container.endswith("wav") else None
+            self._writer = _PlainWriter(table, WAV_CODES.get(code, 1), wav_rate, streamed=streamed)
         self._open = True
 
     def feed(self, samples: NDArray[np.float32]) -> bytes:
@@ -192,50 +194,64 @@ class _Writer(Protocol):
     def close(self) -> None: ...
 
 
-class _PcmWriter:
-    """Writes samples as they are, little-endian, after a WAV header if `wav_rate` is given."""
+class _PlainWriter:
+    """Writes samples one by one, after a WAV header if `wav_rate` is given; of a whole file MARK stands behind them."""
 
-    def __init__(self, *, wav_rate: int | None, streamed: bool) -> None:
+    def __init__(self, table: NDArray[np.uint8] | None, code: int, wav_rate: int | None, *, streamed: bool) -> None:
+        """
+        Args:
+            table: one byte for each sample, G.711, the telephone's code; None: 16 bits, little-endian.
+            code: of the samples in a WAV header.
+        """
+        self._table = table
+        self._code = code
         self._wav_rate = wav_rate
         self._streamed = streamed
         self._begun = False
-        self._buffer = bytearray()
+        self._held = bytearray()
 
     def feed(self, samples: NDArray[np.int16]) -> bytes:
-        content = samples.astype("<i2").tobytes()
+        plain = samples.astype("<i2") if self._table is None else self._table[samples.view(np.uint16)]
         if self._streamed:
-            return self._begin(UNKNOWN_SIZE) + content
-        self._buffer += content
+            return self._begin(UNKNOWN_SIZE) + plain.tobytes()
+        self._held += plain.tobytes()
         return b""
 
     def finish(self) -> bytes:
-        content = bytes(self._buffer)
-        self._buffer.clear()
-        return self._begin(UNKNOWN_SIZE if self._streamed else len(content)) + content
+        content = bytes(self._held)
+        self._held.clear()
+        if self._streamed or self._wav_rate is None:
+            return self._begin(UNKNOWN_SIZE) + content
+        return self._begin(len(content)) + content + wav_trailer(len(content))
 
     def close(self) -> None:
-        self._buffer.clear()
+        self._held.clear()
 
     def _begin(self, size: int) -> bytes:
         if self._begun or self._wav_rate is None:
             return b""
         self._begun = True
-        return wav_header(self._wav_rate, size)
+        return wav_header(self._wav_rate, size, code=self._code)
 
 
-def wav_header(sample_rate: int, size: int) -> bytes:
-    """Returns the WAV header of mono 16-bit samples: their format, and MARK in a LIST of INFO.
+def wav_header(sample_rate: int, size: int, *, code: int = 1) -> bytes:
+    """Returns the WAV header of mono samples, 44 bytes: small players take what is behind them for samples.
 
     Args:
-        size: bytes of the samples, or UNKNOWN_SIZE.
+        size: bytes of the samples, behind which `wav_trailer` follows; or UNKNOWN_SIZE, nothing follows.
+        code: 1, of 16-bit samples, or one of WAV_CODES.
     """
-    comment = MARK.encode() + b"\0" * (2 - len(MARK) % 2)  # ends with a zero, on an even place
+    width = _SAMPLE_BYTES if code == 1 else 1
+    rest = size if size == UNKNOWN_SIZE else size + 36 + len(wav_trailer(size))  # without "RIFF" and this number itself
+    shape = struct.pack("<IHHIIHH", 16, code, 1, sample_rate, sample_rate * width, width, 8 * width)
+    return b"RIFF" + struct.pack("<I", rest) + b"WAVEfmt " + shape + b"data" + struct.pack("<I", size)
+
+
+def wav_trailer(size: int) -> bytes:
+    """Returns what stands behind so many bytes of samples: MARK in a LIST of INFO, on an even place."""
+    comment = MARK.encode() + b"\0" * (2 - len(MARK) % 2)  # ends with a zero
     info = b"INFOICMT" + struct.pack("<I", len(comment)) + comment
-    info = b"LIST" + struct.pack("<I", len(info)) + info
-    rest = size if size == UNKNOWN_SIZE else size + 36 + len(info)  # the header without "RIFF" and this number itself
-    byte_rate = sample_rate * _SAMPLE_BYTES
-    shape = struct.pack("<IHHIIHH", 16, 1, 1, sample_rate, byte_rate, _SAMPLE_BYTES, 8 * _SAMPLE_BYTES)
-    return b"RIFF" + struct.pack("<I", rest) + b"WAVEfmt " + shape + info + b"data" + struct.pack("<I", size)
+    return b"\0" * (size % 2) + b"LIST" + struct.pack("<I", len(info)) + info
 
 
 def chapter_comments(chapters: Sequence[tuple[str, int, int]], sample_rate: int) -> dict[str, str]:
@@ -246,30 +262,6 @@ def chapter_comments(chapters: Sequence[tuple[str, int, int]], sample_rate: int)
         comments[f"CHAPTER{number:03d}"] = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{ms:03d}"
         comments[f"CHAPTER{number:03d}NAME"] = plain(title)
     return comments
-
-
-class _CompandedWriter:
-    """Writes one byte per sample, by a table: G.711, the telephone's code."""
-
-    def __init__(self, table: NDArray[np.uint8], *, streamed: bool) -> None:
-        self._table = table
-        self._streamed = streamed
-        self._buffer = bytearray()
-
-    def feed(self, samples: NDArray[np.int16]) -> bytes:
-        content = self._table[samples.view(np.uint16)].tobytes()
-        if self._streamed:
-            return content
-        self._buffer += content
-        return b""
-
-    def finish(self) -> bytes:
-        content = bytes(self._buffer)
-        self._buffer.clear()
-        return content
-
-    def close(self) -> None:
-        self._buffer.clear()
 
 
 class _Pipe:

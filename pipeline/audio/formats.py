@@ -14,6 +14,8 @@ from pipeline.spec import SAMPLE_RATE
 CONTAINERS = ("mp3", "opus", "webm", "aac", "flac", "wav", "pcm", "ulaw", "alaw")
 ALIASES = {"ogg": "opus", "oga": "opus", "ogg_opus": "opus", "wave": "wav", "mpeg": "mp3", "mulaw": "ulaw"}
 """other names of containers"""
+IN_WAV = ("ulaw_wav", "alaw_wav")
+"""telephones' codes with a WAV header, for protocols that have them; no list shows them"""
 SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)  # Hz
 
 _TELEPHONE_RATE = 8_000  # Hz
@@ -56,7 +58,7 @@ def audio_format(container: str, sample_rate: int | None = None, kbps: int | Non
         UnsupportedFormat: there is no such container, rate or bit rate; `param` names which.
     """
     container = ALIASES.get(container.lower(), container.lower())
-    if container not in CONTAINERS:
+    if container not in (*CONTAINERS, *IN_WAV):
         raise UnsupportedFormat(f"the format must be one of {', '.join(CONTAINERS)}", param="response_format")
     rates = _OPUS_RATES if container in _OPUS else SAMPLE_RATES
     rate = _usual_rate(container) if sample_rate is None else sample_rate
@@ -89,6 +91,7 @@ def named_format(name: str) -> AudioFormat:
 
 
 _SUBTYPES = {"mp3": "mpeg", "aac": "aac", "flac": "flac", "wav": "wav", "m4b": "mp4"}
+_SUBTYPES |= dict.fromkeys(IN_WAV, "wav")
 _SUBTYPES |= {"opus": "ogg; codecs=opus", "webm": 'webm; codecs="opus"'}
 
 
@@ -101,7 +104,7 @@ def _raw_content_type(container: str, rate: int) -> str:
 
 
 def _usual_rate(container: str) -> int:
-    return _TELEPHONE_RATE if container in ("ulaw", "alaw") else SAMPLE_RATE
+    return _TELEPHONE_RATE if container.startswith(("ulaw", "alaw")) else SAMPLE_RATE
 
 
 def _checked_kbps(container: str, rate: int, kbps: int | None) -> int:

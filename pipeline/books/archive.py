@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pipeline.audio.encode import wav_header
+from pipeline.audio.encode import wav_header, wav_trailer
 from pipeline.books.job_files import SAMPLE_BYTES, JobFiles
 from pipeline.books.script import Script
 from pipeline.books.track import Track, samples_in
@@ -37,6 +37,7 @@ def archive(files: JobFiles, script: Script, track: Track, beside: Mapping[str, 
                 for piece in samples_in(files, script.keys[number], 0, size * SAMPLE_BYTES):
                     member.write(piece)
                     yield sink.take()
+                member.write(wav_trailer(size * SAMPLE_BYTES))
         for name, content in {"summary.json": _summary(script, track), **beside}.items():
             file.writestr(zipfile.ZipInfo(name, DATE), content)
     yield sink.take()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from pipeline.audio.encode import UNKNOWN_SIZE, Encoder, wav_header
+from pipeline.audio.encode import UNKNOWN_SIZE, Encoder, wav_header, wav_trailer
 from pipeline.audio.formats import AudioFormat
 from pipeline.audio.labels import FileLabels
 from pipeline.books.job_files import SAMPLE_BYTES, JobFiles
@@ -68,19 +68,25 @@ def encoded(files: JobFiles, track: Track, audio: AudioFormat) -> Iterator[bytes
 
 def raw_size(track: Track, audio: AudioFormat) -> int:
     """Returns the bytes of a wav or pcm file."""
-    return len(_header(track, audio)) + track.samples * SAMPLE_BYTES
+    return sum(map(len, _frame(track, audio))) + track.samples * SAMPLE_BYTES
 
 
 def raw(files: JobFiles, track: Track, audio: AudioFormat, first: int, stop: int) -> Iterator[bytes]:
     """Yields bytes [first, stop) of a wav or pcm file."""
-    header = _header(track, audio)
+    (header, trailer), size = _frame(track, audio), track.samples * SAMPLE_BYTES
     if first < len(header):
         yield header[first:stop]
-    yield from track.pcm(files, max(0, first - len(header)), stop - len(header))
+    first, stop = first - len(header), stop - len(header)
+    if first < size:
+        yield from track.pcm(files, max(0, first), min(size, stop))
+    if stop > size:
+        yield trailer[max(0, first - size) : stop - size]
 
 
-def _header(track: Track, audio: AudioFormat) -> bytes:
-    if audio.container == "pcm":
-        return b""
+def _frame(track: Track, audio: AudioFormat) -> tuple[bytes, bytes]:
+    """Returns what stands before the samples of a wav or pcm file, and behind them."""
     size = track.samples * SAMPLE_BYTES
-    return wav_header(audio.sample_rate, size if size < UNKNOWN_SIZE - 1024 else UNKNOWN_SIZE)
+    if audio.container == "pcm":
+        return b"", b""
+    is_known = size < UNKNOWN_SIZE - 1024
+    return wav_header(audio.sample_rate, size if is_known else UNKNOWN_SIZE), wav_trailer(size) if is_known else b""

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.audio.encode import Encoder, encode_whole
-from pipeline.audio.formats import AudioFormat
+from pipeline.audio.formats import IN_WAV, AudioFormat
 from pipeline.errors import AtCapacity, DeadlineExceeded
 from pipeline.types import AudioChunk, TimedItem
 from serve.access.idempotency import checked_key, seed_of
@@ -43,7 +43,7 @@ from serve.speech.schemas.speech import SpeechBody
 from serve.speech.speech_services import SpeechServices
 
 # Cheap to encode. The other formats are encoded in a thread, or they would delay every other reply.
-LIGHT_CONTAINERS = ("pcm", "wav", "ulaw", "alaw")
+LIGHT_CONTAINERS = ("pcm", "wav", "ulaw", "alaw", *IN_WAV)
 ENCODERS = ThreadPoolExecutor(8, thread_name_prefix="encoder")  # nothing that waits for somebody else may keep them
 
 

@@ -1,12 +1,12 @@
 r"""Deepgram markup: pronunciations, \{"word": "...", "pronounce": "..."\}, and pauses, \{pause:500ms\}.
 
-Out:   a table of serve/speech/markup.py
+Out:   a table of pipeline/text/markup/marked_text.py
 """
 
 import json
 import re
 
-from serve.speech.markup import DROPPED, TAGS, Table, pause, words
+from pipeline.text.markup.marked_text import DROPPED, TAGS, Table, pause, words
 
 
 def _control(mark: re.Match[str]) -> str:

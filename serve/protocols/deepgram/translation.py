@@ -11,25 +11,23 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from pipeline.text.markup.marked_text import marked
 from serve.errors import ApiError, bad_request
 from serve.http.bounded_fields import bounded
 from serve.http.ignored_fields import ignored_fields
 from serve.protocols.deepgram.markup import TABLE
-from serve.speech.markup import marked
 from serve.speech.schemas.base import Body, read_body, read_values
 
 CONTAINERS: Mapping[str, Mapping[str, str]] = {
     # encoding -> container -> response_format. The first container is meant where none is named.
     "linear16": {"wav": "wav", "none": "pcm"},
-    "mulaw": {"none": "ulaw"},
-    "alaw": {"none": "alaw"},
+    "mulaw": {"wav": "ulaw_wav", "none": "ulaw"},
+    "alaw": {"wav": "alaw_wav", "none": "alaw"},
     "mp3": {"none": "mp3"},
     "opus": {"ogg": "opus"},
     "flac": {"none": "flac"},
     "aac": {"none": "aac"},
 }
-OTHERS_BY_DEFAULT = ("mulaw", "alaw")
-"""encodings that Deepgram wraps into WAV where no container is named, which this service cannot"""
 SOCKET_ENCODINGS = ("linear16", "mulaw", "alaw")
 PLACE = "query"
 """of ignored fields"""
@@ -69,8 +67,6 @@ def speech_values(raw: bytes, query: Mapping[str, str]) -> dict[str, Any]:
     body, options = read_body(SpeakBody, raw), read_values(SpeakQuery, dict(query))
     if options.callback is not None:
         raise bad_request("callback_not_supported", "the audio is the reply: leave callback out", param="callback")
-    if options.container is None and options.encoding in OTHERS_BY_DEFAULT:
-        raise bad_request("unsupported_format", "mulaw and alaw have no WAV header here: say container=none", param="container")
     return {**marked(body.text, TABLE), **speech_fields(options), **ignored_fields(body.model_extra or {}, PLACE)}
 
 

@@ -12,13 +12,13 @@ from xml.sax.saxutils import quoteattr
 
 from pydantic import ConfigDict, Field
 
+from pipeline.text.markup.marked_text import NO_XML, fragment, words
 from pipeline.text.markup.ssml_reader import MAX_TURNS
 from serve.errors import bad_request
 from serve.http.ignored_fields import ignored_fields
 from serve.protocols.elevenlabs.markup import EXPRESSIVE
 from serve.protocols.elevenlabs.translation import Dictionaries, HttpQuery, common_fields, settings_fields
 from serve.protocols.elevenlabs.turns import mark_of
-from serve.speech.markup import NO_XML, fragment, words
 from serve.speech.schemas.base import Body, read_body, read_values
 
 MOST_VOICES = 10  # ElevenLabs' limit

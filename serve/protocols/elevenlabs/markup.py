@@ -1,11 +1,11 @@
 """ElevenLabs markup: what its texts mark, by model.
 
-Out:   tables of serve/speech/markup.py
+Out:   tables of pipeline/text/markup/marked_text.py
 """
 
 import re
 
-from serve.speech.markup import DROPPED, LAUGH, TAGS, Table, pause
+from pipeline.text.markup.marked_text import DROPPED, LAUGH, TAGS, Table, pause
 
 PAUSES = {"pause": "0.5", "pauses": "0.5", "short pause": "0.3", "long pause": "1.5"}
 """[s]"""

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import ConfigDict, Field
 
+from pipeline.text.markup.marked_text import marked
 from serve.http.ignored_fields import ignored_fields
 from serve.protocols.elevenlabs.markup import table_of
-from serve.speech.markup import marked
 from serve.speech.schemas.base import Body, read_body, read_values
 
 THEIR_MODELS = "eleven_"

@@ -16,13 +16,13 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from pipeline.errors import SynthesisError
+from pipeline.text.markup.marked_text import DROPPED, Table, marked, pause, words
 from serve.errors import bad_request
 from serve.http.connection import Connection
 from serve.http.ignored_fields import ignored_fields
 from serve.http.speech_writers import MOST_LINE_AUDIO_BYTES, coverage_header, reply_headers
 from serve.speech.events import Audio, Finished, SpeechEvent, Started, Timed
 from serve.speech.job import SpeechJob
-from serve.speech.markup import DROPPED, Table, marked, pause, words
 from serve.speech.schemas.base import Body, read_body
 from serve.speech.schemas.speech import OTHER_MODELS
 from serve.speech.times import times_fields

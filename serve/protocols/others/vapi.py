@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from pipeline.text.markup.marked_text import TAGS, marked
 from serve.http.ignored_fields import ignored_fields
-from serve.speech.markup import TAGS, marked
 from serve.speech.schemas.base import Body, read_body, read_values
 
 PATH = "/vapi"

@@ -21,6 +21,7 @@ from typing import Any
 
 from pipeline.errors import NoSpeakableText, ReaderStalled
 from pipeline.text.incremental import GrowingText, Part
+from pipeline.text.markup.marked_text import Table, marked
 from serve.access.resume_tokens import Resumption
 from serve.speech.conversation.conversation_events import (
     ContextClosed,
@@ -32,7 +33,6 @@ from serve.speech.conversation.conversation_events import (
 from serve.speech.conversation.played import Listener, Played
 from serve.speech.events import Audio, Finished, Started
 from serve.speech.job import RequestContext
-from serve.speech.markup import Table, marked
 from serve.speech.schemas.base import read_body
 from serve.speech.schemas.speech import SpeechBody
 from serve.speech.speak import ClientLeft, Encoding, open_speech

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.audio import encode as encoding
-from pipeline.audio.encode import MARK, UNKNOWN_SIZE, Encoder, to_int16, wav_header
+from pipeline.audio.encode import MARK, UNKNOWN_SIZE, Encoder, to_int16, wav_header, wav_trailer
 from pipeline.audio.formats import CONTAINERS, SAMPLE_RATES, AudioFormat, audio_format, named_format
 from pipeline.audio.labels import FileLabels
 from pipeline.errors import AudioFault, NonFiniteOutput, UnsupportedFormat
@@ -151,17 +151,31 @@ def test_wav_headers_tell_the_size_or_that_it_is_unknown():
         return struct.unpack("<I", data[4:8])[0], struct.unpack("<I", data[head - 4 : head])[0]
 
     head = len(wav_header(RATE, 0))
+    assert head == 44, "where small players expect the samples"
 
     samples = speech_like(100)
     assert sizes(encode(samples, "wav")) == (UNKNOWN_SIZE, UNKNOWN_SIZE)
-    assert sizes(encode_whole(samples, "wav")) == (head + 200 - 8, 200)
-    assert encode(samples, "wav")[head:] == encode_whole(samples, "wav")[head:] == encode(samples, "pcm")
-    assert len(encode_whole(samples, "wav")) == head + 200
+    whole = encode_whole(samples, "wav")
+    assert sizes(whole) == (len(whole) - 8, 200)
+    assert encode(samples, "wav")[head:] == whole[head : head + 200] == encode(samples, "pcm")
+    assert whole[head + 200 :] == wav_trailer(200)
+
+
+@pytest.mark.parametrize("code", ["ulaw", "alaw"])
+@pytest.mark.parametrize("length", [256, 257])
+def test_codes_of_the_telephone_have_a_header_too(code, length):
+    samples = speech_like(length)
+    for data in (encode(samples, f"{code}_wav", sample_rate=8000), encode_whole(samples, f"{code}_wav", 8000)):
+        assert data[44 : 44 + length] == encode(samples, code, sample_rate=8000)
+        with av.open(io.BytesIO(data)) as file:
+            assert file.streams.audio[0].codec_context.name == f"pcm_{'mulaw' if code == 'ulaw' else code}"
+            assert sum(frame.samples for frame in file.decode(audio=0)) == length
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("streamed", [True, False])
-@pytest.mark.parametrize("container", ["wav", "flac", "opus", "mp3"])
+@pytest.mark.parametrize(
+    ("container", "streamed"), [("wav", False), *itertools.product(("flac", "opus", "mp3"), (True, False))]
+)
 def test_a_file_says_that_it_was_made(container, streamed, tmp_path):
     """As ffprobe reads it; what has no place for words (aac in ADTS, pcm, ulaw, alaw) has the header X-AI-Generated alone."""
     path = tmp_path / f"sound.{container}"
@@ -375,7 +389,7 @@ def test_any_other_name_is_refused(name):
 
 
 @pytest.mark.parametrize(("container", "rate", "kbps", "param"), [
-    ("ogg", None, None, "response_format"), ("", None, None, "response_format"), ("opus", 44_100, None, "sample_rate"),
+    ("m4a", None, None, "response_format"), ("", None, None, "response_format"), ("opus", 44_100, None, "sample_rate"),
     ("mp3", 7, None, "sample_rate"), ("wav", 96_000, None, "sample_rate"), ("mp3", 24_000, 192, "bitrate"),
     ("mp3", 44_100, 100, "bitrate"), ("mp3", 8_000, 128, "bitrate"), ("aac", 8_000, 64, "bitrate"),
     ("opus", 48_000, 5, "bitrate"), ("flac", None, 64, "bitrate"),

@@ -1,7 +1,7 @@
 """Markup: what a protocol marks in its texts, such as pauses and sounds, as SSML.
 
 In:    a text, the table of a protocol
-Out:   fields of SpeechBody; XML of a part of a document
+Out:   fields of a body; XML of a part of a document
 Never: a mark that is spoken; a look at more than MOST_MARK_CHARS for each sign
 
 A table has the sign with which marks begin -> patterns that are tried there, each with what its match becomes.
