@@ -41,7 +41,7 @@ from serve.config.key_settings import Openness
 from serve.errors import ApiError, ErrorSpec, to_api_error
 
 SCHEMES = ("bearer", "token")  # RFC 6750's, and Deepgram's
-KEY_HEADERS = ("xi-api-key", "x-api-key", "x-vapi-secret")
+KEY_HEADERS = ("xi-api-key", "x-api-key", "x-vapi-secret", "api-key")
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "x-forwarded-host", "via")
 SEND = "send a key: Authorization: Bearer ck-..., Authorization: Token ck-..., xi-api-key, X-API-Key or X-Vapi-Secret"
 
@@ -265,7 +265,7 @@ class Authenticator:
 
 
 def claimed_key(headers: Headers) -> str | None:
-    """Returns the text a client sends as its key, from any of the five headers."""
+    """Returns the text a client sends as its key, from any of the headers."""
     bearer = headers.get("authorization", "")
     scheme, _, claimed = bearer.partition(" ")
     if scheme.lower() in SCHEMES and claimed:

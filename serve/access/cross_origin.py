@@ -28,7 +28,7 @@ class CrossOriginPolicy:
         """
         Args:
             hosts: names and addresses of this machine beside localhost and loopback, without ports.
-            origins: scheme://host[:port] of pages that may call.
+            origins: scheme://host[:port] of pages that may call, or scheme://* of extensions and apps.
         """
         self._hosts = frozenset(hosts)
         self.origins = frozenset(origins)
@@ -52,12 +52,16 @@ class CrossOriginPolicy:
         origin = headers.get("origin")
         if origin is not None:
             is_own = origin.partition("://")[2].lower() == hosts[0].lower()
-            if not is_own and origin not in self.origins:
+            if not is_own and not self.allows(origin):
                 raise _foreign_page()
         elif headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
             if not (opens_page and is_link):
                 raise _foreign_page()
+
+    def allows(self, origin: str) -> bool:
+        """True if pages of an origin may call; a browser gives an extension another origin on each machine."""
+        return origin in self.origins or f"{origin.partition('://')[0]}://*" in self.origins
 
     def _is_own_host(self, authority: str) -> bool:
         parts = AUTHORITY.fullmatch(authority)

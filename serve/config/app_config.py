@@ -151,7 +151,12 @@ class LanesConfig(StrictModel):
 
 Host = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])$")]
 WebAddress = Annotated[str, Field(pattern=r"^https?://\S+$", max_length=2000)]
-Origin = Annotated[str, Field(pattern=r"^[a-z][a-z0-9+.-]*://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?$")]
+Origin = Annotated[
+    str,
+    Field(
+        pattern=r"^[a-z][a-z0-9+.-]*://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?$|^(moz|chrome|safari-web)-extension://\*$"
+    ),
+]
 
 
 class HttpConfig(StrictModel):
@@ -164,8 +169,9 @@ class HttpConfig(StrictModel):
     )
     allowed_origins: tuple[Origin, ...] = Field(
         (),
-        description="scheme://host[:port] of web pages that may call: they get CORS headers, and need no key where clients on "
-        "this machine need none; empty: only the service's own page",
+        description="scheme://host[:port] of web pages that may call, or moz-extension://*, chrome-extension://* or "
+        "safari-web-extension://*: they get CORS headers, and need no key where clients on this machine need none; empty: only "
+        "the service's own page",
     )
     trusted_proxies: tuple[Annotated[str, AfterValidator(network)], ...] = Field(
         (),

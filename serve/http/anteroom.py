@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -98,6 +99,12 @@ class WaitingSocket:
     def may_say_its_key(self) -> bool:
         """Whether clients of its protocol say their key in the first message."""
         return self.scope["type"] == "websocket" and self._protocol.has_key_message(path_in(self.scope))
+
+    def key_in_address(self) -> str | None:
+        """Returns the key that the query of the address says, which its route does not see; None: it says none."""
+        query = parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        self.scope["query_string"] = urlencode([pair for pair in query if pair[0] not in KEY_FIELDS]).encode()
+        return next((value.removeprefix("Bearer ").strip() for name, value in query if name in KEY_FIELDS and value), None)
 
     async def key(self) -> str:
         """Accepts the socket and returns the key that its first message says.

@@ -7,7 +7,12 @@ Out:   Services
 from typing import Annotated
 
 from fastapi import Depends, Request
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
+from starlette.routing import Match
+from starlette.types import Scope
 
+from serve.http.protocol import Protocol, path_in
 from serve.http.request_context import context_of
 from serve.http.services import Services
 from serve.jobs.service import JobsOf
@@ -28,3 +33,13 @@ async def get_own_jobs(request: Request, services: RequestServices) -> JobsOf:
 
 
 OwnJobs = Annotated[JobsOf, Depends(get_own_jobs)]
+
+
+def shared_route(protocol: Protocol) -> type[APIRoute]:
+    """Returns the class of routes at a path that other protocols have too, which take the requests of this one alone."""
+
+    class SharedRoute(APIRoute):
+        def matches(self, scope: Scope) -> tuple[Match, Scope]:
+            return super().matches(scope) if protocol.owns(path_in(scope), Headers(scope=scope)) else (Match.NONE, {})
+
+    return SharedRoute

@@ -9,11 +9,11 @@ from contextlib import aclosing
 
 from fastapi import Request
 from python_multipart.multipart import parse_options_header
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from serve.errors import bad_request
-from serve.http.body_reader import FORM, check_content
+from serve.http.body_reader import FORM, JSON, check_content
 from serve.http.services import Services
 
 FORM_ROOM = 64 << 10  # bytes of a form beside its file
@@ -30,11 +30,27 @@ async def read_form(request: Request, services: Services, most_bytes: int) -> Fo
     check_content(request, FORM)
     check_charset(request)
     async with aclosing(services.bodies.pieces(request, most_bytes)) as pieces:
-        parser = MultiPartParser(request.headers, pieces, max_files=1, max_fields=FORM_FIELDS, max_part_size=FORM_ROOM)
+        parser = MultiPartParser(request.headers, pieces, max_files=2, max_fields=FORM_FIELDS, max_part_size=FORM_ROOM)
         try:
-            return await parser.parse()
+            return await _with_text(await parser.parse())
         except (MultiPartException, UnicodeError, KeyError):
             raise bad_request("invalid_form", "the body is no form with one file and a few fields") from None
+
+
+async def _with_text(form: FormData) -> FormData:
+    """Returns a form whose parts of JSON are text: browsers send a Blob as a file.
+
+    Raises:
+        MultiPartException: there are two other files.
+    """
+    items: list[tuple[str, UploadFile | str]] = []
+    for name, value in form.multi_items():
+        is_json = isinstance(value, UploadFile) and (value.content_type or "").partition(";")[0].strip() == JSON
+        items.append((name, (await value.read(FORM_ROOM)).decode() if is_json and isinstance(value, UploadFile) else value))
+    if sum(isinstance(value, UploadFile) for _, value in items) > 1:
+        await form.close()
+        raise MultiPartException("two files")
+    return FormData(items)
 
 
 def check_charset(request: Request) -> None:

@@ -54,6 +54,8 @@ class RequestIdMiddleware:
             return
         request_id = safe_request_id(Headers(scope=scope).get("x-request-id"))
         scope.setdefault("state", {})["request_id"] = request_id
+        if scope.get("method") == "HEAD":
+            scope = {**scope, "method": "GET"}  # the server, whose scope this is not, sends no body
 
         async def send_with_id(message: Message) -> None:
             if self._announce and message["type"] == "http.response.start":
@@ -160,8 +162,9 @@ class AuthMiddleware:
         except ApiError as refusal:
             if refusal.spec.code != "missing_api_key" or not (speaks and waiting.may_say_its_key):
                 raise
-        async with self._anteroom.place(authenticator.proxies.client_of(headers, peer)):
-            secret = await waiting.key()
+        if (secret := waiting.key_in_address()) is None:
+            async with self._anteroom.place(authenticator.proxies.client_of(headers, peer)):
+                secret = await waiting.key()
         headers = Headers(raw=[*scope["headers"], (b"xi-api-key", secret.encode("latin-1", "replace"))])
         return authenticator.authenticate(headers, peer, scopes, opens_page=opens_page)
 
@@ -174,13 +177,13 @@ class CrossOriginMiddleware:
         self._policy = policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        origins = self._policy().origins if scope["type"] == "http" else frozenset()
-        if not origins:
+        policy = self._policy()
+        if scope["type"] != "http" or not policy.origins:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         origin = headers.get("origin", "")
-        granted = {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": "*"} if origin in origins else {}
+        granted = {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": "*"} if policy.allows(origin) else {}
         if granted and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
             reply = Response(status_code=204, headers={**granted, **PREFLIGHT, "Vary": "Origin"})
             await reply(scope, receive, send)

@@ -44,8 +44,8 @@ class Protocol:
     paths: tuple[str, ...] = ()
     """of requests that are its own, with all paths below them"""
     shared_paths: tuple[str, ...] = ()
-    """of requests that are its own if they have `header`"""
-    header: str = ""
+    """of requests that are its own if they have the headers of its clients"""
+    is_known_by: Callable[[Headers], bool] = lambda headers: False
     routers: tuple[str, ...] = ()
     """modules with a `router` each, in the order in which they are tried"""
     error: Callable[[ApiError, str], ErrorForm] = own_form
@@ -58,7 +58,7 @@ class Protocol:
     def owns(self, path: str, headers: Headers) -> bool:
         """True if a request is of this protocol."""
         is_below = any(path == own or path.startswith(f"{own}/") for own in self.paths)
-        return is_below or (path in self.shared_paths and self.header in headers)
+        return is_below or (path in self.shared_paths and self.is_known_by(headers))
 
     def close_code(self, refusal: ApiError) -> int:
         """Returns the code with which a socket closes for this reason."""

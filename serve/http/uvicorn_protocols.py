@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from typing import Any, cast
 
 import uvicorn.config
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -134,10 +135,23 @@ class BoundedHttp(HttpToolsProtocol):
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         TRANSPORT.set(self.transport)
         try:
-            await self._application(scope, receive, send)
+            await self._application(scope, receive, self._until_closed(send) if scope["http_version"] == "1.0" else send)
         finally:
             if self.transport.get_write_buffer_size():
                 self.loop.call_later(UNREAD_S, self._cut_if_unread)
+
+    def _until_closed(self, send: Send) -> Send:
+        """Returns what sends a reply of unknown length as HTTP/1.0 has it: without chunks, to the end of the connection."""
+        cycle = self.cycle
+
+        async def plain(message: Message) -> None:
+            if message["type"] == "http.response.start" and "content-length" not in Headers(raw=message["headers"]):
+                cycle.chunked_encoding, cycle.keep_alive = False, False
+            if cycle.chunked_encoding is False and "body" in message and not cycle.keep_alive:
+                cycle.expected_content_length = len(message["body"]) + message.get("more_body", False)
+            await send(message)
+
+        return plain
 
     def _cut_if_unread(self) -> None:
         if self.transport.is_closing():

@@ -12,6 +12,8 @@ from serve.http.protocol import ErrorForm, Protocol
 PATH = "/v1/speak"
 FLUX_PATH = "/v2/speak"
 
+NOT_SERVED = ("/v1/listen", "/v2/listen", "/v1/read", "/v1/projects", "/v1/auth", "/v1/agent")
+
 NAMES: dict[str, tuple[int, str]] = {
     # Our code -> status and name there. Their clients repeat a 429 on their own.
     "missing_api_key": (401, "INVALID_AUTH"),
@@ -42,4 +44,11 @@ def _name(refusal: ApiError) -> tuple[int, str]:
     return NAMES.get(refusal.spec.code, (refusal.spec.status, refusal.spec.code.upper()))
 
 
-PROTOCOL = Protocol(name="deepgram", paths=(PATH, FLUX_PATH), routers=("serve.protocols.deepgram.routes",), error=error_form)
+PROTOCOL = Protocol(
+    name="deepgram",
+    paths=(PATH, FLUX_PATH, *NOT_SERVED),
+    shared_paths=("/v1/models",),
+    is_known_by=lambda headers: headers.get("authorization", "").lower().startswith("token "),
+    routers=("serve.protocols.deepgram.routes",),
+    error=error_form,
+)

@@ -14,14 +14,14 @@ from pydantic import BaseModel, ConfigDict
 from pipeline.voices.voice_names import display_name
 from serve.access.api_keys import Scope
 from serve.http.conversation_socket import ConversationSocket
-from serve.http.dependencies import RequestServices
+from serve.http.dependencies import RequestServices, shared_route
 from serve.http.middleware import request_id_of
 from serve.http.openapi import takes
-from serve.http.route_access import requires
+from serve.http.route_access import any_key, requires
 from serve.http.services import Services
 from serve.http.speech_response import SpeechResponse
 from serve.protocols.deepgram.flux_session import FluxSession
-from serve.protocols.deepgram.protocol import FLUX_PATH, PATH
+from serve.protocols.deepgram.protocol import FLUX_PATH, PATH, PROTOCOL
 from serve.protocols.deepgram.session import DeepgramSession
 from serve.protocols.deepgram.translation import SpeakBody, model_uuid, speech_values
 from serve.protocols.openai.routes.speech import AUDIO
@@ -53,6 +53,28 @@ async def speak(request: Request, services: RequestServices) -> Response:
 @requires(Scope.SPEECH, stream=True)
 async def speak_flux(request: Request, services: RequestServices) -> Response:
     return await speak(request, services)
+
+
+@any_key
+async def models(services: RequestServices) -> dict[str, Any]:
+    selector, infos = services.speech.models, services.voices.library.list()
+    return {
+        "stt": [],
+        "tts": [
+            {
+                "name": info.title or info.name,
+                "canonical_name": info.name,
+                "architecture": selector.ids[0],
+                "languages": list(info.languages or selector.languages()),
+                "version": selector.ids[0],
+                "uuid": model_uuid(info.name, selector.ids[0]),
+            }
+            for info in infos
+        ],
+    }
+
+
+router.add_api_route("/v1/models", models, include_in_schema=False, route_class_override=shared_route(PROTOCOL))
 
 
 @router.websocket(PATH)

@@ -26,6 +26,8 @@ from serve.speech.conversation.conversation import Conversation
 
 _BYTES_PER_SAMPLE = {"pcm": 2, "ulaw": 1, "alaw": 1}
 """of the containers in which audio can be counted"""
+LASTING = ("voices", "voice_settings", "pronunciation_dictionary_locators")
+"""fields that a context keeps from its first message"""
 _SNAKE = {"chars": "chars", "charStartTimesMs": "char_start_times_ms", "charDurationsMs": "char_durations_ms"}
 
 
@@ -34,7 +36,7 @@ class _Cast:
     """What a context keeps from its first message."""
 
     settings: ContextSettings
-    voices: frozenset[str]
+    first: DialogueFrame
 
 
 class DialogueSession(ContextsSession[SocketQuery, _Cast]):
@@ -61,14 +63,14 @@ class DialogueSession(ContextsSession[SocketQuery, _Cast]):
         """Registers a context, or does what a later message of it says."""
         if name not in self._beginnings:
             self._register(name, message, conversation)
-        elif message.voices or message.voice_settings or message.pronunciation_dictionary_locators:
+        elif any(getattr(message, kind) not in (None, getattr(self._beginnings[name].first, kind)) for kind in LASTING):
             raise bad_request("settings_changed", "a context keeps the voices, settings and dictionaries of its first message")
         else:
             unused = ignored_fields(_unused(message))
             conversation.check_ignored(list(unused), ())
             self._note_ignored(name, unused)
         for line in message.inputs or ():
-            if line.voice_id not in self._beginnings[name].voices:
+            if line.voice_id not in (self._beginnings[name].first.voices or ()):
                 raise bad_request("voice_not_registered", "voice_id is one of the voices of the context", param="inputs")
             if line.new_turn and conversation.is_open(name):
                 conversation.flush(name)
@@ -91,7 +93,7 @@ class DialogueSession(ContextsSession[SocketQuery, _Cast]):
         settings = self._settings(settings_fields(None, message.pronunciation_dictionary_locators) | ignored_fields(ignored))
         for voice in set(message.voices):
             conversation.check(settings.spoken_by(voice))
-        self._beginnings[name] = _Cast(settings, frozenset(message.voices))
+        self._beginnings[name] = _Cast(settings, message)
 
     def _open(self, name: str, conversation: Conversation) -> None:
         if not conversation.is_open(name):

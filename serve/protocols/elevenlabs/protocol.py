@@ -13,6 +13,12 @@ from serve.http.protocol import ErrorForm, Protocol
 KEY_HEADER = "xi-api-key"
 """by which their clients are known where other protocols have the same path"""
 
+SERVED = ("text-to-speech", "text-to-dialogue", "voices", "user")
+NOT_SERVED = (
+    *("history", "pronunciation-dictionaries", "shared-voices", "usage", "studio", "text-to-voice", "speech-to-speech"),
+    *("speech-to-text", "sound-generation", "audio-isolation", "dubbing", "convai", "workspace", "single-use-token"),
+)
+
 NAMES: dict[str, tuple[int, str]] = {
     # Our code -> status and name there. Their clients repeat a 429 on their own.
     "input_too_long": (400, "max_character_limit_exceeded"),
@@ -59,9 +65,10 @@ def _name(refusal: ApiError) -> tuple[int, str]:
 
 PROTOCOL = Protocol(
     name="elevenlabs",
-    paths=("/v1/text-to-speech", "/v1/text-to-dialogue", "/v1/voices", "/v2/voices", "/v1/user", "/elevenlabs"),
+    # Also those that are not served: they are refused in the words that the client reads.
+    paths=(*(f"/v1/{part}" for part in (*SERVED, *NOT_SERVED)), "/v2/voices", "/elevenlabs"),
     shared_paths=("/v1/models",),
-    header=KEY_HEADER,
+    is_known_by=lambda headers: KEY_HEADER in headers,
     routers=tuple(f"serve.protocols.elevenlabs.{part}routes" for part in ("", "dialogue_", "voice_", "account_")),
     error=error_form,
     has_key_message=lambda path: path.endswith("stream-input"),

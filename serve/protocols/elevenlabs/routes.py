@@ -10,21 +10,16 @@ from typing import Any
 
 from fastapi import APIRouter, Request, WebSocket
 from fastapi.responses import JSONResponse, Response
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict
-from starlette.datastructures import Headers
-from starlette.routing import Match
-from starlette.types import Scope as AsgiScope
 
 from serve.access.api_keys import Scope
 from serve.errors import bad_request
 from serve.http.connection import Connection
 from serve.http.conversation_socket import ConversationSocket
-from serve.http.dependencies import RequestServices
+from serve.http.dependencies import RequestServices, shared_route
 from serve.http.ignored_fields import ignored_header
 from serve.http.middleware import request_id_of
 from serve.http.openapi import takes
-from serve.http.protocol import path_in
 from serve.http.route_access import any_key, requires
 from serve.http.services import Services
 from serve.http.speech_response import SpeechResponse
@@ -36,14 +31,6 @@ from serve.protocols.elevenlabs.timed_writers import LinesWriter, WholeTimedWrit
 from serve.protocols.elevenlabs.translation import TextToSpeechBody, speech_values
 from serve.protocols.openai.routes.speech import AUDIO
 from serve.speech.job import SpeechJob
-
-
-class SharedRoute(APIRoute):
-    """A route at a path that other protocols have too: it takes the requests of this one alone."""
-
-    def matches(self, scope: AsgiScope) -> tuple[Match, AsgiScope]:
-        return super().matches(scope) if PROTOCOL.owns(path_in(scope), Headers(scope=scope)) else (Match.NONE, {})
-
 
 router = APIRouter()
 
@@ -155,7 +142,7 @@ async def models(services: RequestServices) -> list[dict[str, Any]]:
     return model_cards(services.speech.models, services.speech.limits)
 
 
-router.add_api_route("/v1/models", models, include_in_schema=False, route_class_override=SharedRoute)
+router.add_api_route("/v1/models", models, include_in_schema=False, route_class_override=shared_route(PROTOCOL))
 
 
 @router.websocket("/v1/text-to-speech/{name}/stream-input")

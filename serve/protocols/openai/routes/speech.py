@@ -39,3 +39,7 @@ AUDIO: dict[int | str, dict[str, Any]] = {
 @requires(Scope.SPEECH, stream=True)
 async def speech(request: Request, services: RequestServices) -> Response:
     return SpeechResponse(request, services)
+
+
+# Azure's clients have the model in the path and in the body.
+router.add_api_route("/openai/deployments/{model}/audio/speech", speech, methods=["POST"], include_in_schema=False)

@@ -6,8 +6,9 @@ Never: a client's words in an error; a recording kept longer than its request
 """
 
 import asyncio
+import hashlib
 import secrets
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -36,6 +37,7 @@ from serve.http.openapi import answers, takes
 from serve.http.route_access import any_key, listing, requires
 from serve.http.services import Services
 from serve.http.speech_writers import GENERATED
+from serve.protocols.openai.ranged import ranged
 from serve.protocols.openai.schemas.voices import (
     BlendBody,
     EditBody,
@@ -200,7 +202,13 @@ async def delete(name: str, request: Request, services: RequestServices) -> dict
 async def preview(name: str, request: Request, services: RequestServices) -> Response:
     with services.speech.admission.acquire():
         sound = await or_404(services.voices.sampler.preview(name, caller_of(request)))
-    return Response(sound, media_type="audio/mpeg", headers=GENERATED)
+    etag = hashlib.sha256(sound).hexdigest()[:32]
+    read = partial(_piece, sound)
+    return ranged(request.headers, read, len(sound), etag=etag, media_type="audio/mpeg", headers=GENERATED)
+
+
+def _piece(sound: bytes, first: int, stop: int) -> Iterator[bytes]:
+    yield sound[first:stop]
 
 
 @router.post("/v1/audio/voices/{name}/score", responses=answers(400, 404, 429, 503, 504))

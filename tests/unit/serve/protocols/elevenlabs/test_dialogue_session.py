@@ -123,7 +123,7 @@ WRONG: list[tuple[list[Any], str, str | None]] = [
     ([C | {"voices": []}], "out_of_range", "voices"),
     ([C | {"voices": 11 * ["alloy"]}], "out_of_range", "voices"),
     ([C | {"voices": ["alloy", CANARY]}], "voice_not_found", "voice"),
-    ([C | {"voices": ["alloy"]}, C | {"voices": ["alloy"]}], "settings_changed", None),
+    ([C | {"voices": ["alloy"]}, C | {"voices": ["calm"]}], "settings_changed", None),
     ([C | {"voices": ["alloy"]}, C | {"voice_settings": {"stability": 1}}], "settings_changed", None),
     ([C | {"voices": ["alloy"]}, C | {"inputs": [line("x", CANARY)]}], "voice_not_registered", "inputs"),
     ([C | {"voices": ["alloy"], "inputs": [{"text": "x"}]}], "missing_field", "inputs"),
@@ -150,6 +150,19 @@ def test_every_error_names_its_code_and_closes_the_socket_with_it(live):
         with talking(live, query) as client:
             (refused,), code, reason = client.closed()
         assert (refused["error"], code, reason) == (word, 1008, word)
+
+
+def test_a_later_message_that_repeats_the_first_one_changes_nothing(live):
+    first = {"voices": ["alloy", "calm"], "voice_settings": {"stability": 0.5}}
+    with talking(live) as client:
+        client.say(**C, **first)
+        client.say(**C, **first, inputs=[line("Hello.")])
+        client.say(**C, voices=["alloy", "calm"], close_context=True)
+        assert len(audio_of(client.until_final())) == 48_000
+        client.say(**C, **first)
+        client.say(**C, voices=["alloy"], inputs=[line("Hello.")])
+        heard, code, _ = client.closed()
+    assert ([one["error"] for one in heard if "error" in one], code) == (["settings_changed"], 1008)
 
 
 def test_failures_and_want_of_room(store: Store):

@@ -129,7 +129,7 @@ def test_what_has_no_effect_is_named_or_refused(live: Live, path, body, named):
         (CAPTIONED, {}, 400, "missing_field"),
         (CAPTIONED, {"input": TEXT, "voice": CANARY}, 400, "voice_not_found"),
         (CAPTIONED, {"input": TEXT, "model": CANARY}, 404, "model_not_found"),
-        (CAPTIONED, {"input": TEXT, "lang_code": "j"}, 400, "out_of_range"),
+        (CAPTIONED, {"input": TEXT, "lang_code": "j" * 36}, 400, "out_of_range"),
         (CAPTIONED, {"input": TEXT, "volume_multiplier": 0}, 400, "out_of_range"),
         (CAPTIONED, {"input": TEXT, "return_download_link": True}, 400, "download_link_not_supported"),
         (PIPER, {"text": ""}, 400, "out_of_range"),

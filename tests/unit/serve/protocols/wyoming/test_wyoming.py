@@ -180,7 +180,7 @@ def test_what_has_no_effect_is_named():
         await client.write_event(Event("synthesize", data))
         return (await client.read_event()).data["ignored_fields"]  # type: ignore[union-attr]
 
-    assert talk(script) == ["pitch", "speaker"]
+    assert talk(script) == ["pitch", "voice.speaker"]
 
 
 @pytest.mark.parametrize(
