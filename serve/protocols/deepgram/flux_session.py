@@ -88,21 +88,15 @@ class FluxSession(SpeakSession):
     def __init__(self, query: Mapping[str, str], config: ConversationsConfig, request_id: str) -> None:
         super().__init__(query, config, request_id)
         self._is_closing = False
-        self._contexts = 0
-        """how many were opened; the last one speaks"""
-        self._is_other = False
-        """whether the settings are not those of the context"""
-        self._length = 0
-        """characters of the context"""
+        self._contexts = 0  # that were opened; the last one speaks
+        self._is_other = False  # whether the settings are not those of the context
+        self._length = 0  # characters of the context
         self._turns: deque[_Turn] = deque()
-        self._before_s = self._audio_s = 0.0
-        """audio of the session: before the context, and all of it"""
+        self._before_s = self._audio_s = 0.0  # of the session: before the context, and all of it
         self._bytes_a_second = 1
         self._interrupted_ms = -1
-        self._is_split = False
-        """whether the interruption says what was played"""
-        self._characters = self._billed = 0
-        """of the session"""
+        self._is_split = False  # whether the interruption says what was played
+        self._characters = self._billed = 0  # of the session
 
     def _greeting(self, uuid: str) -> Message:
         return {"type": "Connected", "model_uuids": [uuid]}

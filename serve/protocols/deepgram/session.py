@@ -68,8 +68,7 @@ class SpeakSession(ABC):
         self._request_id = request_id
         self._settings = ContextSettings({}, config.lead_s)
         self._has_begun = False
-        self._done = 0
-        """parts of the context that were spoken or skipped"""
+        self._done = 0  # parts of the context that were spoken or skipped
 
     def begin(self, conversation: Conversation) -> Message:
         """As Session says; the greeting names the voice, the version of the model, and what has no effect."""

@@ -8,7 +8,7 @@ Never: a client's words in an error; a recording kept longer than its request
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -202,13 +202,8 @@ async def delete(name: str, request: Request, services: RequestServices) -> dict
 async def preview(name: str, request: Request, services: RequestServices) -> Response:
     with services.speech.admission.acquire():
         sound = await or_404(services.voices.sampler.preview(name, caller_of(request)))
-    etag = hashlib.sha256(sound).hexdigest()[:32]
-    read = partial(_piece, sound)
+    etag, read = hashlib.sha256(sound).hexdigest()[:32], lambda first, stop: iter([sound[first:stop]])
     return ranged(request.headers, read, len(sound), etag=etag, media_type="audio/mpeg", headers=GENERATED)
-
-
-def _piece(sound: bytes, first: int, stop: int) -> Iterator[bytes]:
-    yield sound[first:stop]
 
 
 @router.post("/v1/audio/voices/{name}/score", responses=answers(400, 404, 429, 503, 504))
