@@ -10,16 +10,16 @@ A document is cut between paragraphs and sentences, at any depth, and between ot
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from xml.etree.ElementTree import Element, ParseError, TreeBuilder, tostring
+from xml.etree.ElementTree import Element, TreeBuilder, tostring
+from xml.sax import SAXParseException
 
 from defusedxml import DefusedXmlException
-from defusedxml.ElementTree import DefusedXMLParser
 
 from pipeline.books.book import Pauses
 from pipeline.books.script import Part
 from pipeline.errors import InvalidSsml
-from pipeline.text.markup.ssml import MAX_BYTES
-from pipeline.text.markup.ssml_reader import MAX_DEPTH, invalid
+from pipeline.text.markup.ssml import MAX_BYTES, tree_of
+from pipeline.text.markup.ssml_reader import MAX_DEPTH, element_name, invalid
 
 Node = Element | str
 """an element without the text behind it, or text"""
@@ -46,11 +46,9 @@ def cut_ssml(written: str) -> Iterator[str]:
     Raises:
         InvalidSsml: it is not well-formed, or beyond the limits.
     """
-    parser = DefusedXMLParser(target=_BoundedBuilder(), forbid_dtd=True)
     try:
-        parser.feed(written.encode())
-        root: Element = parser.close()
-    except (DefusedXmlException, ParseError, UnicodeError, ValueError, LookupError):
+        root = tree_of(written, _BoundedBuilder())
+    except (DefusedXmlException, SAXParseException, UnicodeError, ValueError, LookupError):
         message = "SSML: not a well-formed document without DTD and entities; POST /v1/text/ssml says where"
         raise InvalidSsml(message, param="input") from None
     remaining = FREE_CHARACTERS + MOST_GROWTH * len(written)
@@ -107,9 +105,9 @@ def _runs(element: Element, around: Sequence[Element]) -> Iterator[list[Node]]:
     """Yields what can be a document of its own: each block with its surroundings, and what stands between them."""
     run: list[Node] = [element.text or ""]
     for child in element:
-        if _name(child) in _BLOCKS:
+        if element_name(child) in _BLOCKS:
             yield _wrapped(run, around)
-            if any(_name(element) in _PARAGRAPHS for element in list(child.iter())[1:]):
+            if any(element_name(element) in _PARAGRAPHS for element in list(child.iter())[1:]):
                 yield from _runs(child, (*around, child))
             else:
                 yield _wrapped([child], around)
@@ -151,7 +149,3 @@ def _alone(element: Element) -> Element:
     alone = copy(element)
     alone.tail = None
     return alone
-
-
-def _name(element: Element) -> str:
-    return str(element.tag).rpartition("}")[2]

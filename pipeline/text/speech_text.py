@@ -5,7 +5,6 @@ Out:   SpeechText
 Never: tokens, voices, the model
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -29,6 +28,7 @@ from pipeline.text.normalize import (
 from pipeline.text.normalize.chinese import dialect_sentences, is_chinese
 from pipeline.text.normalized_text import NormalizedText, TextWarning
 from pipeline.text.pinyin import homophones
+from pipeline.text.say_as import spoken_as
 from pipeline.text.segment import SPOKEN, Range, SegmentLimits, split
 from pipeline.text.whole import whole_ranges
 from pipeline.types import (
@@ -48,66 +48,14 @@ WITHOUT_WORDS = "without_words"
 """warning: tags and signs of a passage with no word in it"""
 UNSUPPORTED_LANGUAGE = "unsupported_language"
 """warning: passages in a language that the checkpoint does not speak"""
-REFUSED_WHEN_STRICT = (UNKNOWN, UNTAUGHT_TAG, UNSUPPORTED_LANGUAGE)
+NOT_AS_SAID = "not_as_said"
+"""warning: texts that are nothing of the kind that say-as names; they are read as plain text"""
+REFUSED_WHEN_STRICT = (UNKNOWN, UNTAUGHT_TAG, UNSUPPORTED_LANGUAGE, NOT_AS_SAID)
+
+BESIDE = 48
+"""characters before and behind a passage that the reading of its words may depend on"""
 
 _STOPS = " ,.，。、"
-
-
-_DIGITS = re.compile(r"\d+")
-_CODES = {"USD": "$", "EUR": "€", "GBP": "£", "CNY": "¥", "RMB": "¥"}
-_CODE_FIRST = re.compile(r"(USD|EUR|GBP|CNY|RMB)\s?(\d.*)")
-_CODE_LAST = re.compile(r"(\d[\d.,\s]*?)\s?(USD|EUR|GBP|CNY|RMB)")
-
-
-def expand_say_as(written: str, kind: str, language: Language) -> str:
-    """Returns `written` rewritten for its kind, and unchanged where it cannot be read as that kind."""
-    kind, _, form = kind.partition(":")
-    match kind:
-        case "digits" | "number_digit":
-            return " ".join(character for character in written if character.isalnum())
-        case "characters" | "spell-out":
-            return " ".join(character for character in written if not character.isspace())
-        case "telephone":
-            groups = re.findall(r"\w+", written)
-            return ", ".join(" ".join(group) for group in groups)
-        case "cardinal" | "number":
-            plain = re.sub(r"[,\s]", "", written)
-            # With a comma, 1999 is not read as a year.
-            return f"{int(plain):,}" if plain.isdecimal() and len(plain) <= 15 else written
-        case "ordinal":
-            return _ordinal(written.strip(), language)
-        case "date":
-            return _date(written, form, language)
-        case "currency":
-            first, last = _CODE_FIRST.fullmatch(written.strip()), _CODE_LAST.fullmatch(written.strip())
-            if first:
-                return _CODES[first[1]] + first[2]
-            return _CODES[last[2]] + last[1] if last else written
-        case _:
-            return written  # a time is read in one way only
-
-
-def _ordinal(written: str, language: Language) -> str:
-    if not written.isdecimal():
-        return written
-    if language == "zh":
-        return f"第{written}"
-    suffix = "th" if written[-2:] in ("11", "12", "13") else {"1": "st", "2": "nd", "3": "rd"}.get(written[-1], "th")
-    return written + suffix
-
-
-def _date(written: str, form: str, language: Language) -> str:
-    """Returns a date in the form the normaliser knows: 2026-11-21, 11-21."""
-    numbers = _DIGITS.findall(written)
-    order = form if form in ("ymd", "mdy", "dmy", "ydm", "md", "dm", "ym", "my", "y") else ""
-    if len(numbers) != len(order):
-        return written
-    named = dict(zip(order, numbers, strict=True))
-    if language == "zh":
-        return "".join(f"{named[part]}{sign}" for part, sign in (("y", "年"), ("m", "月"), ("d", "日")) if part in named)
-    if set(named) == {"y", "m", "d"}:
-        return f"{int(named['y']):04d}-{int(named['m']):02d}-{int(named['d']):02d}"
-    return written
 
 
 def build_speech_text(
@@ -130,9 +78,21 @@ def build_speech_text(
     if not request.keep_control_tags:
         vocabulary = replace(vocabulary, control_tags=frozenset())
     builder = _Builder(request, limits.halved if request.short_segments else limits, vocabulary, languages)
-    for passage in request.passages or (Passage(request.text, control_tags=request.control_tags, language=request.language),):
-        builder.add(passage)
+    passages = request.passages or (Passage(request.text, control_tags=request.control_tags, language=request.language),)
+    for index, passage in enumerate(passages):
+        builder.add(passage, _beside(passages, index, -1)[-BESIDE:], _beside(passages, index, 1)[:BESIDE])
     return builder.finish()
+
+
+def _beside(passages: Sequence[Passage], index: int, step: int) -> str:
+    """Returns the text before (step -1) or behind (1) a passage that one voice says in one language."""
+    own, text = passages[index], ""
+    while 0 <= (index := index + step) < len(passages) and len(text) < BESIDE:
+        passage = passages[index]
+        if (passage.prosody.voice, passage.language) != (own.prosody.voice, own.language):
+            break
+        text = f"{passage.text}{text}" if step < 0 else f"{text}{passage.text}"
+    return text
 
 
 class _Builder:
@@ -153,8 +113,8 @@ class _Builder:
         self._silence_ms = 0  # since the last segment
         self._offset = 0  # characters of the passages before
 
-    def add(self, passage: Passage) -> None:
-        """Normalises a passage and appends its segments."""
+    def add(self, passage: Passage, behind: str = "", ahead: str = "") -> None:
+        """Normalises a passage between what stands behind and ahead of it, and appends its segments."""
         self._silence_ms += passage.silence_ms
         if passage.language == DIALECT and self._request.strict:
             raise PartlyUnspeakable(
@@ -164,7 +124,7 @@ class _Builder:
             )
         if _own(passage.language) not in ("auto", *self._languages):
             self._warnings[UNSUPPORTED_LANGUAGE] += 1
-        spoken = self._normalized(passage)
+        spoken = self._normalized(passage, behind, ahead)
         if not is_speakable(spoken.text):
             spoken = _all_dropped(spoken)
         self._count(passage, spoken)
@@ -203,7 +163,7 @@ class _Builder:
             if span.kind == "dropped"
         ]
 
-    def _normalized(self, passage: Passage) -> NormalizedText:
+    def _normalized(self, passage: Passage, behind: str, ahead: str) -> NormalizedText:
         """Returns the text of a passage as it is spoken, pronunciations included."""
         language = _language(passage.language, self._languages)
         is_dialect = passage.language == DIALECT
@@ -214,6 +174,8 @@ class _Builder:
             control_tags=passage.control_tags,
             readings=list(self._readings(passage, detect_language(passage.text) if language == "auto" else language)),
             vocabulary=self._vocabulary,
+            behind=behind,
+            ahead=ahead,
         )
 
     def _readings(self, passage: Passage, language: Language) -> Iterator[Reading]:
@@ -224,6 +186,8 @@ class _Builder:
         for pronunciation in pronunciations:
             written = passage.text[pronunciation.start : pronunciation.stop]
             reading = _reading_of(pronunciation, written, language, from_ssml=pronunciation in passage.pronunciations)
+            if reading is None:
+                self._warnings[NOT_AS_SAID] += 1
             if reading:
                 yield Reading(pronunciation.start, pronunciation.stop, reading)
 
@@ -277,20 +241,18 @@ def _as_mandarin(passage: Passage, spoken: NormalizedText) -> int:
     return sum(place in places for span in runs for place in span) if places else 0
 
 
-def _reading_of(pronunciation: Pronunciation, written: str, language: Language, *, from_ssml: bool) -> str:
-    """Returns the spoken text of a pronunciation; empty if it has nothing speakable."""
+def _reading_of(pronunciation: Pronunciation, written: str, language: Language, *, from_ssml: bool) -> str | None:
+    """Returns the spoken text of a pronunciation; empty if it has nothing speakable, None if it is not of its kind."""
     if pronunciation.kind is PronunciationKind.PINYIN:
         reading = homophones(pronunciation.value)
         if reading is None:
             message = "pinyin is syllables with tone numbers, as in chong2 qing4; one of them is not a syllable of Mandarin"
             raise InvalidSsml(message, param="input") if from_ssml else InvalidLexicon(message, param="lexicon")
         return reading
-    written = (
-        pronunciation.value
-        if pronunciation.kind is PronunciationKind.ALIAS
-        else expand_say_as(written, pronunciation.value, language)
-    )
-    spoken = normalize(written, fallback=language).text
+    if pronunciation.kind is PronunciationKind.SAY_AS:
+        kind, _, form = pronunciation.value.partition(":")
+        return spoken_as(written, kind, form, language)
+    spoken = normalize(pronunciation.value, fallback=language).text
     return spoken.strip(_STOPS) if is_speakable(spoken) else ""
 
 

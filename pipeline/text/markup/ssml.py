@@ -12,10 +12,13 @@ element. Sources: W3C SSML 1.1, and Microsoft's documentation of its `mstts` ele
 """
 
 from dataclasses import dataclass
-from xml.etree.ElementTree import Element, ParseError
+from typing import Protocol
+from xml.etree.ElementTree import Element, TreeBuilder
+from xml.sax import ContentHandler, SAXParseException
+from xml.sax.xmlreader import AttributesImpl
 
 from defusedxml import DefusedXmlException
-from defusedxml.ElementTree import fromstring
+from defusedxml.sax import parseString
 
 from pipeline.text.markup.ssml_elements import ELEMENTS
 from pipeline.text.markup.ssml_reader import SsmlReader, element_name, invalid
@@ -61,19 +64,57 @@ def parse(written: str, *, control_tags: bool = False, strict: bool = False) -> 
     return document
 
 
+class Target(Protocol):
+    """What a document is built with: an xml.etree.ElementTree.TreeBuilder, or one with limits."""
+
+    def start(self, tag: str, attrs: dict[str, str], /) -> Element: ...
+
+    def end(self, tag: str, /) -> Element: ...
+
+    def data(self, data: str, /) -> None: ...
+
+    def close(self) -> Element: ...
+
+
+class _Events(ContentHandler):
+    """Names stay as they are written, prefix included: vendors' prefixes are often not declared."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self._target = target
+
+    def startElement(self, name: str, attrs: "AttributesImpl[str]") -> None:
+        self._target.start(name, dict(attrs.items()))
+
+    def endElement(self, name: str) -> None:
+        self._target.end(name)
+
+    def characters(self, content: str) -> None:
+        self._target.data(content)
+
+
+def tree_of(written: str, target: Target) -> Element:
+    """Builds the tree of a document without DTD and entities.
+
+    Raises:
+        DefusedXmlException, SAXParseException, UnicodeError, ValueError, LookupError: it is none.
+    """
+    parseString(written.encode(), _Events(target), forbid_dtd=True)
+    return target.close()
+
+
 def _tree(written: str) -> Element:
     try:
         size = len(written.encode())
         if size > MAX_BYTES:
             raise invalid(f"the document has {size} bytes; the limit is {MAX_BYTES}")
-        root: Element = fromstring(written.encode(), forbid_dtd=True)
+        root = tree_of(written, TreeBuilder())
     except DefusedXmlException:
         raise invalid("DTDs and entities are not allowed; write characters as they are, or as &amp; &lt; &gt; &#...;") from None
-    except ParseError as error:
-        line, column = error.position
+    except SAXParseException as error:
+        line, column = error.getLineNumber(), (error.getColumnNumber() or 0) + 1
         raise invalid(
-            f"not well-formed at line {line}, column {column + 1}: every element is closed, & is &amp;, < is &lt;, "
-            'and a prefix like mstts is declared (xmlns:mstts="https://www.w3.org/2001/mstts")'
+            f"not well-formed at line {line}, column {column}: every element is closed, & is &amp;, and < is &lt;"
         ) from None
     except (UnicodeError, ValueError, LookupError):
         raise invalid("the document is not Unicode text, or declares another encoding than UTF-8") from None

@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from xml.etree.ElementTree import Element
 
-from pipeline.text.markup.ssml_reader import LANGUAGE_ATTRIBUTE, Handler, Scope, SsmlReader, invalid
+from pipeline.text.language_tags import reading_of
+from pipeline.text.markup.ssml_reader import LANGUAGE_ATTRIBUTE, Handler, Scope, SsmlReader, attributes
+from pipeline.text.pinyin import homophones
+from pipeline.text.say_as import KINDS
 from pipeline.types import PronunciationKind, Prosody
 
 MAX_BREAK_MS = 10_000
@@ -35,23 +38,21 @@ STYLES: dict[str, Prosody] = {
 }
 """mstts:express-as: a pace and a loudness; ChatTTS has no other control over style"""
 
-SAY_AS = frozenset(
-    [
-        "date",
-        "time",
-        "cardinal",
-        "number",
-        "ordinal",
-        "digits",
-        "number_digit",
-        "characters",
-        "spell-out",
-        "telephone",
-        "currency",
-    ]
+VOICES: Mapping[str, tuple[str, ...]] = {
+    "male": ("onyx", "ash", "echo", "cedar", "sage", "verse"),
+    "female": ("nova", "alloy", "coral", "ballad"),
+    "neutral": ("fable", "shimmer", "marin"),
+}
+"""a gender -> the shipped voices that sound so with the demo checkpoint, for the attribute `variant` to choose from"""
+CHOSEN_VOICES = frozenset(voice for voices in VOICES.values() for voice in voices)
+"""of them an operator's catalogue may lack some; then the request's own voice speaks"""
+PINYIN_ALPHABETS = dict.fromkeys(
+    ("pinyin", "x-pinyin", "hanyu-pinyin", "x-amazon-pinyin", "x-microsoft-pinyin", "sapi"), PronunciationKind.PINYIN
 )
+UNKNOWN_VALUE = "unknown_value"
+"""warning: attributes with a value that is not understood; their elements are spoken as if they had none"""
 
-_DURATION = re.compile(r"\+?(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(ms|s)")
+_DURATION = re.compile(r"\+?(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})\s?(ms|s|)", re.IGNORECASE)
 _PERCENT = re.compile(r"([+-]?)(\d{1,4}(?:\.\d{0,6})?)%")
 _FACTOR = re.compile(r"\d{1,3}(?:\.\d{0,6})?")
 _DECIBEL = re.compile(r"([+-]?\d{1,3}(?:\.\d{0,6})?)dB", re.IGNORECASE)
@@ -68,23 +69,30 @@ def _sentence(reader: SsmlReader, element: Element, scope: Scope) -> None:
 
 
 def _voice(reader: SsmlReader, element: Element, scope: Scope) -> None:
-    name = element.get("name")
-    if not name:
-        raise invalid('voice has no name; write <voice name="...">, GET /v1/audio/voices lists the names')
-    reader.read_inside(element, replace(scope, prosody=replace(scope.prosody, voice=name)))
+    name, gender, language = (element.get(key, "") for key in ("name", "gender", "language"))
+    voices = VOICES.get(gender.lower(), ())
+    variant = element.get("variant", "1")
+    if not name and voices:
+        name = voices[(int(variant) - 1) % len(voices) if variant.isdecimal() and len(variant) < 4 else 0]
+    reading = reading_of(language or element.get("languages", "").split(" ")[0]) if not name else None
+    if not (name or reading or element.get(LANGUAGE_ATTRIBUTE)):
+        reader.warnings["unknown_voice"] += 1
+    scope = replace(scope, language=reading or scope.language)
+    reader.read_inside(element, replace(scope, prosody=replace(scope.prosody, voice=name or scope.prosody.voice)))
 
 
 def _break(reader: SsmlReader, element: Element, scope: Scope) -> None:
     time, strength = element.get("time"), element.get("strength", "medium")
     if time is None and strength not in BREAK_MS:
-        raise invalid(f"break: strength is one of {', '.join(BREAK_MS)}")
-    reader.pause(BREAK_MS[strength] if time is None else _milliseconds(time))
+        reader.warnings[UNKNOWN_VALUE] += 1
+    usual_ms = BREAK_MS.get(strength, BREAK_MS["medium"])
+    reader.pause(usual_ms if time is None else _milliseconds(reader, time, usual_ms))
     reader.read_inside(element, scope)
 
 
 def _silence(reader: SsmlReader, element: Element, scope: Scope) -> None:
     kind = (element.get("type") or "").lower().removesuffix("-exact")
-    duration_ms = _milliseconds(element.get("value") or "")
+    duration_ms = _milliseconds(reader, element.get("value") or "", 0)
     if kind == "leading" and reader.is_at_start:
         reader.pause(duration_ms)
     elif kind == "tailing":
@@ -98,11 +106,14 @@ def _prosody(reader: SsmlReader, element: Element, scope: Scope) -> None:
     prosody = scope.prosody
     rate, volume = element.get("rate"), element.get("volume")
     if rate is not None:
-        prosody = replace(prosody, rate=prosody.rate * _rate(rate))
+        factor = _rate(rate)
+        reader.warnings[UNKNOWN_VALUE] += factor is None
+        prosody = replace(prosody, rate=prosody.rate * (factor or 1.0))
     if volume is not None:
-        prosody = replace(prosody, gain_db=_gain(volume, prosody.gain_db))
-    ignored = set(element.keys()) - {"rate", "volume", LANGUAGE_ATTRIBUTE}
-    reader.warnings["unsupported_prosody"] += len(ignored)
+        gain_db = _gain(volume, prosody.gain_db)
+        reader.warnings[UNKNOWN_VALUE] += gain_db is None
+        prosody = prosody if gain_db is None else replace(prosody, gain_db=gain_db)
+    reader.warnings["unsupported_prosody"] += len(attributes(element) - {"rate", "volume"})
     reader.read_inside(element, replace(scope, prosody=prosody))
 
 
@@ -112,7 +123,7 @@ def _express_as(reader: SsmlReader, element: Element, scope: Scope) -> None:
         reader.warnings["unknown_style"] += 1
     else:
         prosody = replace(prosody, rate=prosody.rate * style.rate, gain_db=prosody.gain_db + style.gain_db)
-    reader.warnings["unsupported_style"] += len(set(element.keys()) - {"style", LANGUAGE_ATTRIBUTE})  # a degree, a role
+    reader.warnings["unsupported_style"] += len(attributes(element) - {"style"})  # a degree, a role
     reader.read_inside(element, replace(scope, prosody=prosody))
 
 
@@ -120,7 +131,7 @@ def _emphasis(reader: SsmlReader, element: Element, scope: Scope) -> None:
     # A pause before the word: in a segment of its own it would lose the melody of the sentence.
     level = element.get("level", "moderate")
     if level in ("strong", "moderate"):
-        reader.say("[uv_break]", scope)
+        reader.say("" if reader.is_in_word else "[uv_break]", scope)
     elif level != "none":
         reader.warnings["unsupported_emphasis"] += 1
     reader.read_inside(element, scope)
@@ -138,25 +149,27 @@ def _mark(reader: SsmlReader, element: Element, scope: Scope) -> None:
 
 def _say_as(reader: SsmlReader, element: Element, scope: Scope) -> None:
     kind = (element.get("interpret-as") or "").lower()
-    if kind not in SAY_AS:
+    if kind not in KINDS:
         reader.warnings["unknown_say_as"] += 1
         reader.read_inside(element, scope)
         return
-    form = (element.get("format") or element.get("detail") or "").lower()
+    form = (element.get("format") or "").lower()
     reader.say_pronounced(element, scope, PronunciationKind.SAY_AS, f"{kind}:{form}" if form else kind)
 
 
 def _sub(reader: SsmlReader, element: Element, scope: Scope) -> None:
     alias = element.get("alias")
     if not alias or alias.isspace():
-        raise invalid('sub has no alias; write <sub alias="spoken text">written text</sub>')
-    reader.say_pronounced(element, scope, PronunciationKind.ALIAS, alias)
+        reader.warnings[UNKNOWN_VALUE] += 1
+        reader.read_inside(element, scope)
+    else:
+        reader.say_pronounced(element, scope, PronunciationKind.ALIAS, alias)
 
 
 def _phoneme(reader: SsmlReader, element: Element, scope: Scope) -> None:
     alphabet, sounds = (element.get("alphabet") or "").lower(), element.get("ph") or ""
-    kind = {"pinyin": PronunciationKind.PINYIN, "x-homophone": PronunciationKind.ALIAS}.get(alphabet)
-    if kind is None or not sounds.strip():
+    kind = PINYIN_ALPHABETS.get(alphabet, PronunciationKind.ALIAS if alphabet == "x-homophone" else None)
+    if kind is None or not sounds.strip() or (kind is PronunciationKind.PINYIN and homophones(sounds) is None):
         reader.warnings["unsupported_phoneme"] += 1
         reader.read_inside(element, scope)
     else:
@@ -169,6 +182,8 @@ ELEMENTS: Mapping[str, Handler] = {
     "lang": _inside,
     "p": _sentence,
     "s": _sentence,
+    "paragraph": _sentence,
+    "sentence": _sentence,
     "break": _break,
     "prosody": _prosody,
     "say-as": _say_as,
@@ -183,18 +198,22 @@ ELEMENTS: Mapping[str, Handler] = {
 """the handler of each element, by its name without a namespace"""
 
 
-def _milliseconds(written: str) -> int:
+def _milliseconds(reader: SsmlReader, written: str, usual_ms: int) -> int:
+    """Returns a duration [ms]: of at most MAX_BREAK_MS; the usual one where it is not understood. A number without a unit is
+    seconds below 20, else milliseconds. Whatever differs from what is written is counted."""
     match = _DURATION.fullmatch(written.strip())
+    if not match or not match[2]:
+        reader.warnings[UNKNOWN_VALUE] += 1
     if not match:
-        raise invalid("a duration is a number and ms or s, as in 250ms or 1.5s")
-    duration_ms = round(float(match[1]) * (1000 if match[2] == "s" else 1))
-    if duration_ms > MAX_BREAK_MS:
-        raise invalid(f"one break lasts at most {MAX_BREAK_MS} ms")
-    return duration_ms
+        return usual_ms
+    number = float(match[1])
+    duration_ms = round(number * (1 if match[2].lower() == "ms" or (not match[2] and number >= 20) else 1000))
+    reader.warnings["break_shortened"] += duration_ms > MAX_BREAK_MS
+    return min(duration_ms, MAX_BREAK_MS)
 
 
-def _rate(written: str) -> float:
-    """Returns a factor on the rate, from a word, 80%, 1.2, +10% or -10%."""
+def _rate(written: str) -> float | None:
+    """Returns a factor on the rate, from a word, 80%, 1.2, +10% or -10%; None where it is not understood."""
     written = written.strip().lower()
     percent = _PERCENT.fullmatch(written)
     if written in RATES:
@@ -205,14 +224,13 @@ def _rate(written: str) -> float:
     elif _FACTOR.fullmatch(written):
         rate = float(written)
     else:
-        raise invalid(f"prosody: rate is one of {', '.join(RATES)}, or a factor like 1.2, 80%, +20% or -20%")
-    if not 0.1 <= rate <= 10:
-        raise invalid("prosody: rate is between 10% and 1000%")
-    return rate
+        return None
+    return rate if 0.1 <= rate <= 10 else None
 
 
-def _gain(written: str, outer_db: float) -> float:
-    """Returns a gain [dB]: a word or 0 .. 100 replaces the outer volume; +6dB, +20% or -20% changes it."""
+def _gain(written: str, outer_db: float) -> float | None:
+    """Returns a gain [dB]: a word, 50% or 0 .. 100 replaces the outer volume; +6dB, +20% or -20% changes it; None where it is
+    not understood."""
     word = written.strip().lower()
     decibel, percent = _DECIBEL.fullmatch(word), _PERCENT.fullmatch(word)
     if word == "silent":
@@ -224,10 +242,10 @@ def _gain(written: str, outer_db: float) -> float:
     elif percent and percent[1]:
         share = float(percent[2]) / 100
         gain = outer_db + _decibels(1 + share if percent[1] == "+" else max(0.0, 1 - share))
-    elif _FACTOR.fullmatch(word) and float(word) <= 100:
-        gain = _decibels(float(word) / 100)
+    elif _FACTOR.fullmatch(word.removesuffix("%")) and float(word.removesuffix("%")) <= 100:
+        gain = _decibels(float(word.removesuffix("%")) / 100)
     else:
-        raise invalid(f"prosody: volume is silent, one of {', '.join(VOLUMES_DB)}, 0 to 100, or a change like +6dB or -20%")
+        return None
     return SILENT_DB if gain < MIN_GAIN_DB else min(MAX_GAIN_DB, gain)
 
 

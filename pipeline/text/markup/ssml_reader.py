@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 from xml.etree.ElementTree import Element
 
 from pipeline.errors import InvalidSsml
@@ -23,9 +22,23 @@ MAX_ELEMENTS = 1000
 MAX_TURNS = 50
 """voice and break elements together"""
 
-LANGUAGE_ATTRIBUTE = "{http://www.w3.org/XML/1998/namespace}lang"
+LANGUAGE_ATTRIBUTE = "xml:lang"
 
 _SPACES = re.compile(r"\s+")
+_BLOCKS = frozenset(
+    [
+        *("div", "section", "body", "article", "header", "footer", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li"),
+        *("table", "tr", "td", "blockquote", "dialog", "turn", "par", "seq", "media"),
+    ]
+)
+"""unknown elements that are lines of their own"""
+_INLINE = frozenset(
+    [
+        *("w", "token", "lookup", "effect", "style", "foreign", "math", "span", "b", "i", "u", "em", "strong", "sup", "font"),
+        *("a", "code", "small", "big", "auto-breaths", "bookmark"),
+    ]
+)
+"""unknown elements that may be a part of a word"""
 _UNSPOKEN = frozenset(["metadata", "meta", "lexicon", "desc"])
 
 
@@ -56,6 +69,7 @@ class SsmlReader:
         self._elements = elements
         self._control_tags = control_tags
         self._text = ""
+        self._is_apart = False
         self._pronunciations: list[Pronunciation] = []
         self._silence_ms = 0
         self._prosody = Prosody()
@@ -89,6 +103,9 @@ class SsmlReader:
         """Appends text as it is, in a passage of this scope's prosody and language."""
         if (scope.prosody, scope.language) != (self._prosody, self._language):
             self._close(scope)
+        if self._is_apart and self._text and not self._text[-1].isspace():
+            self._text += " "
+        self._is_apart = False
         self._text += text
 
     def say_pronounced(self, element: Element, scope: Scope, kind: PronunciationKind, value: str) -> None:
@@ -119,6 +136,11 @@ class SsmlReader:
         """True if no text has been read yet."""
         return not self.passages and not self._text.strip()
 
+    @property
+    def is_in_word(self) -> bool:
+        """True if the text so far ends in a letter or a digit."""
+        return self._text[-1:].isalnum()
+
     def mark(self, name: str) -> None:
         """Sets a mark here."""
         self.marks.append(Mark(name, self._length + len(self._text), 0 if self._text else self._silence_ms))
@@ -135,7 +157,16 @@ class SsmlReader:
             self._elements[name](self, element, scope)
         else:
             self.warnings["unknown_element"] += 1
+            self._end_word(element, name)
             self.read_inside(element, scope)
+            self._end_word(element, name)
+
+    def _end_word(self, element: Element, name: str) -> None:
+        """Keeps the words of an unknown element apart from those beside it, unless it may stand inside a word."""
+        if name in _BLOCKS:
+            self.end_line()
+        elif name not in _INLINE and ":" not in element.tag:
+            self._is_apart = True
 
     def _check_limits(self, name: str, depth: int) -> None:
         self._elements_read += 1
@@ -193,9 +224,13 @@ Handler = Callable[[SsmlReader, Element, Scope], None]
 
 
 def element_name(element: Element) -> str:
-    """Returns the name without its namespace. The parser drops comments and processing instructions."""
-    tag: Any = element.tag
-    return str(tag).rpartition("}")[2]
+    """Returns the name without its prefix."""
+    return element.tag.rpartition(":")[2]
+
+
+def attributes(element: Element) -> set[str]:
+    """Returns the names of an element's attributes, but those of any element."""
+    return {name for name in element.keys() if not name.startswith("xml")}  # noqa: SIM118
 
 
 def invalid(message: str) -> InvalidSsml:

@@ -13,6 +13,7 @@ spans). Nothing here can write a bracket: only a tag of the source becomes a tag
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,7 +25,7 @@ from pipeline.text.normalize.latin import MAX_WORD_LETTERS
 from pipeline.text.normalize.options import LANGUAGE_CHOICES, PLAIN, Language, LanguageChoice, NormalizeOptions, Reading
 from pipeline.text.normalize.scan import scan
 from pipeline.text.normalize.shadow import shadow
-from pipeline.text.normalize.written import write
+from pipeline.text.normalize.written import Written, write
 from pipeline.text.normalized_text import NormalizedText
 
 __all__ = [
@@ -59,6 +60,8 @@ def normalize(
     readings: Sequence[Reading] = (),
     fallback: Language = "en",
     vocabulary: Vocabulary = ANYTHING,
+    behind: str = "",
+    ahead: str = "",
 ) -> NormalizedText:
     """Rewrites a text so that the model can speak all of it. Never raises: what cannot be spoken is dropped and counted.
 
@@ -68,13 +71,31 @@ def normalize(
         readings: in order, without overlap; each is spoken as it is.
         fallback: the language of auto for a text without words of either language.
         vocabulary: of the checkpoint; words outside it are dropped and counted too.
+        behind, ahead: what is spoken just before and after the text, by itself; its words are only looked at.
     """
-    tags = [match.span() for match in _TAG.finditer(text)] if control_tags else []
-    written = write(text, tags=tags, readings=readings, entities=options.html)
+    source, edge = f"{behind}{text}{ahead}", len(behind)
+    tags = [match.span() for match in _TAG.finditer(source)] if control_tags else []
+    readings = (
+        [replace(reading, start=reading.start + edge, stop=reading.stop + edge) for reading in readings] if edge else readings
+    )
+    written = write(source, tags=tags, readings=readings, entities=options.html)
     written = replace(written, text=shadow(written.text))
     painted = paint(written.text, language, fallback)
-    spoken = join(written, only_known(scan(written, painted, options), vocabulary), text)
+    inside = _places(written, edge, edge + len(text))
+    drops = [drop for drop in written.drops if edge <= drop[0] < edge + len(text)]
+    pieces = only_known(scan(written, painted, options, inside), vocabulary)
+    spoken = join(replace(written, drops=drops), pieces, source, edge)
     return replace(spoken, text=spoken.text.translate(vocabulary.signs))
+
+
+def _places(written: Written, start: int, stop: int) -> range:
+    """Returns the places that stand for characters [start, stop) of the source."""
+    first, last = bisect_left(written.starts, start), bisect_left(written.starts, stop)
+    while first < last and written.stops[first] <= start:
+        first += 1  # the rest of a character before the text
+    while last < len(written.text) and written.stops[last] <= stop:
+        last += 1
+    return range(first, last)
 
 
 def is_speakable(text: str) -> bool:

@@ -36,11 +36,15 @@ class _Entry:
     is_control: bool = False
 
 
-def join(written: Written, pieces: list[Piece], source: str) -> NormalizedText:
-    """Returns one text: a single stop in place of several, none at its beginning, signs of the language's own width."""
+def join(written: Written, pieces: list[Piece], source: str, edge: int = 0) -> NormalizedText:
+    """Returns one text: a single stop in place of several, none at its beginning, signs of the language's own width.
+
+    Args:
+        edge: characters of the source before the text itself, which the spans do not count.
+    """
     entries = _in_order(written, pieces)
     _separate(entries, source)
-    return _normalized(_absorb(entries))
+    return _normalized(_absorb(entries), edge)
 
 
 def _in_order(written: Written, pieces: list[Piece]) -> list[_Entry]:
@@ -148,17 +152,18 @@ def _absorb(entries: list[_Entry]) -> list[_Entry]:
     return output
 
 
-def _normalized(entries: list[_Entry]) -> NormalizedText:
+def _normalized(entries: list[_Entry], edge: int) -> NormalizedText:
     spans: list[Span] = []
     counts: dict[str, int] = {}
     position = 0
     for entry in entries:
+        place, end = entry.start - edge, entry.stop - edge
         if entry.code and not entry.spoken:
-            counts[entry.code] = counts.get(entry.code, 0) + entry.stop - entry.start
-            spans.append(Span(entry.start, entry.stop, position, position, "dropped"))
+            counts[entry.code] = counts.get(entry.code, 0) + end - place
+            spans.append(Span(place, end, position, position, "dropped"))
             continue
         stop = position + len(entry.spoken)
-        spans.append(Span(entry.start, entry.stop, position, stop, "control" if entry.is_control else "text"))
+        spans.append(Span(place, end, position, stop, "control" if entry.is_control else "text"))
         position = stop
     warnings = tuple(TextWarning(code, count) for code, count in sorted(counts.items()))
     return NormalizedText("".join(entry.spoken for entry in entries), tuple(spans), warnings)

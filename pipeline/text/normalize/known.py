@@ -19,6 +19,8 @@ UNKNOWN = "unknown_to_model"
 UNTAUGHT_TAG = "control_tag_not_taught"
 
 _TWINS = {"。": ".", "，": ",", "、": ",", ".": "。", ",": "，"}
+_INTERJECTIONS = dict(zip("嗯噢喔唉欸诶哎啊呃哼", "恩哦哦哎诶哎爱阿额亨", strict=True))
+"""sounds that not every checkpoint has a character for -> a character of the same sound"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class Vocabulary:
     knows: Callable[[str], bool]
     """True if all of a text becomes tokens"""
     signs: Mapping[int, str]
-    """unknown signs -> their twin of the other width if that is known, else a space; for str.translate"""
+    """unknown signs -> their twin of the other width if that is known, else a space; unknown interjections -> a known character
+    of their sound; for str.translate"""
     control_tags: frozenset[str]
     """those it was trained on"""
 
@@ -42,6 +45,7 @@ def vocabulary_of(knows: Callable[[str], bool], control_tags: Iterable[str]) -> 
     """
     unknown = [sign for sign in _TWINS if not knows(sign)]
     signs = {ord(sign): " " if _TWINS[sign] in unknown else _TWINS[sign] for sign in unknown}
+    signs |= {ord(sound): same for sound, same in _INTERJECTIONS.items() if not knows(sound) and knows(same)}
     return Vocabulary(knows, signs, frozenset(control_tags))
 
 

@@ -37,7 +37,7 @@ from pipeline.text.normalize import (
     telephones,
     terminal,
 )
-from pipeline.text.normalize.chinese import chinese_words, dialect_sentences
+from pipeline.text.normalize.chinese import chinese_words, dialect_sentences, homophones
 from pipeline.text.normalize.languages import language_at
 from pipeline.text.normalize.options import Language, NormalizeOptions
 from pipeline.text.normalize.reach import Reach
@@ -114,8 +114,8 @@ class Piece(NamedTuple):
     is_control: bool = False
 
 
-def scan(written: Written, painted: bytes, options: NormalizeOptions) -> list[Piece]:
-    """Reads a written text.
+def scan(written: Written, painted: bytes, options: NormalizeOptions, places: range) -> list[Piece]:
+    """Reads the places of a written text; what stands beside them is only looked at.
 
     Args:
         painted: languages.paint of its text.
@@ -124,14 +124,15 @@ def scan(written: Written, painted: bytes, options: NormalizeOptions) -> list[Pi
     rules = _rules(options)
     dialect = {place for sentence in dialect_sentences(written.text) for place in range(*sentence)}
     marked = marked_lines(written.text) if options.markdown else {}
-    place = 0
-    while place < len(written.text):
+    place, end = places.start, places.stop
+    while place < end:
         language = language_at(painted, place)
         if place in marked:
-            pieces.append(Piece(place, *marked[place], language))
-            place = marked[place][0]
+            stop, gap = marked[place]
+            pieces.append(Piece(place, min(stop, end), gap, language))
+            place = stop
             continue
-        run = _CHINESE.match(written.text, place)
+        run = _CHINESE.match(written.text, place, end)
         if run:
             words = chinese_words(run[0], replace_homophones=options.homophones and place not in dialect)
             stops = [place + stop for stop in accumulate(map(len, words))] if len(words) > 1 else [run.end()]
@@ -139,14 +140,16 @@ def scan(written: Written, painted: bytes, options: NormalizeOptions) -> list[Pi
                 pieces.append(Piece(start, stop, word, language))
             place = run.end()
             continue
-        stop, outcome = _read(written, place, language, options, rules)
+        stop, outcome = _read(written, place, end, language, options, rules)
+        if options.homophones and isinstance(outcome, str) and place not in dialect and place not in written.readings:
+            outcome = outcome.translate(homophones())
         pieces.append(Piece(place, stop, outcome, language, is_control=place in written.tags))
         place = stop
     return pieces
 
 
 def _read(
-    written: Written, place: int, language: Language, options: NormalizeOptions, rules: _Rules
+    written: Written, place: int, end: int, language: Language, options: NormalizeOptions, rules: _Rules
 ) -> tuple[int, str | Gap | Drop]:
     text = written.text
     sign = text[place]
@@ -157,6 +160,8 @@ def _read(
     reach = rules.get(_class(sign))
     for rule in reach.at(text, place) if reach else ():
         match = rule.pattern.match(text, place)
+        if match and match.end() > end:
+            match = rule.pattern.match(text, place, end)
         if match and match.end() > place:
             outcome = rule.read(match, language)
             if outcome is not None:

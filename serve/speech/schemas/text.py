@@ -17,6 +17,7 @@ from pipeline.errors import InvalidSsml, TextTooLong, UnknownVoice
 from pipeline.text.language_tags import KNOWN, reading_of
 from pipeline.text.lexicon.lexicon_library import LEXICON_ID, MAX_ENTRIES, Entries
 from pipeline.text.markup.ssml import Document, parse
+from pipeline.text.markup.ssml_elements import CHOSEN_VOICES
 from pipeline.text.normalize import PLAIN, NormalizeOptions
 from pipeline.types import LexiconEntry, Mark, Passage, PronunciationKind, Prosody, Turn
 from serve.config.app_config import LimitsConfig
@@ -268,5 +269,8 @@ def _with_voice_ids(
         try:
             yield replace(passage, prosody=replace(passage.prosody, voice=voice_id(name)))
         except UnknownVoice as error:
+            if name in CHOSEN_VOICES and not is_dialogue:
+                yield replace(passage, prosody=replace(passage.prosody, voice=None))
+                continue
             place, param = (f"turn {number}", "turns") if is_dialogue else ("SSML", "input")
             raise UnknownVoice(f"{place}: {error.message}", param=param) from None

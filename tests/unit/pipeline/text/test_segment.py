@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText, PartlyUnspeakable
+from pipeline.errors import InvalidLexicon, NoSpeakableText, PartlyUnspeakable
 from pipeline.spec import CONTROL_TAGS
 from pipeline.text.markup.control_tags import neutralise, split_tags
 from pipeline.text.markup.ssml import parse
 from pipeline.text.normalize.chinese import words_of
+from pipeline.text.say_as import KINDS, spoken_as
 from pipeline.text.segment import (
     LEAST_STEPS_OF_A_WORD,
     SegmentLimits,
@@ -21,7 +22,7 @@ from pipeline.text.segment import (
     predicted_steps,
     split,
 )
-from pipeline.text.speech_text import build_speech_text, expand_say_as
+from pipeline.text.speech_text import build_speech_text
 from pipeline.types import LexiconEntry, PronunciationKind, Segment, SpeechText, SynthesisRequest
 from tests.support.effort import examples
 
@@ -353,8 +354,8 @@ def test_strict_refuses_a_language_that_is_not_spoken():
 def test_the_error_of_invalid_pinyin_names_its_field():
     with pytest.raises(InvalidLexicon):
         speech_text("重", lexicon=(LexiconEntry("重", PronunciationKind.PINYIN, "xyz1"),))
-    with pytest.raises(InvalidSsml):
-        ssml('<phoneme alphabet="pinyin" ph="xyz1">重</phoneme>')
+    document = parse('<speak><phoneme alphabet="pinyin" ph="xyz1">重</phoneme></speak>')
+    assert document.warnings == (("unsupported_phoneme", 1),)
 
 
 def test_silence_goes_before_the_next_words_whatever_is_dropped_between():
@@ -375,12 +376,53 @@ def test_a_rate_out_of_bounds_is_counted():
 
 
 @pytest.mark.parametrize(("written", "kind", "language", "expected"), [
-    ("110", "digits", "en", "1 1 0"), ("ABC1", "characters", "en", "A B C 1"),
-    ("138-1234", "telephone", "zh", "1 3 8, 1 2 3 4"), ("1999", "cardinal", "en", "1,999"),
-    ("3", "ordinal", "en", "3rd"), ("12", "ordinal", "en", "12th"), ("3", "ordinal", "zh", "第3"),
-    ("11/21/2026", "date:mdy", "en", "2026-11-21"), ("21.11.2026", "date:dmy", "zh", "2026年11月21日"),
-    ("USD 5", "currency", "en", "$5"), ("5 EUR", "currency", "en", "€5"), ("words", "cardinal", "en", "words"),
-    ("words", "date:mdy", "en", "words"),
+    ("110", "digits", "en", "one one zero"), ("ABC1", "characters", "en", "A B C one"),
+    ("abc", "verbatim", "en", "A B C"), ("A1-b2", "characters", "en", "A one dash B two"),
+    ("A1-b2", "characters", "zh", "A一杠B二"), ("138-1234", "telephone", "zh", "幺三八，幺二三四"),
+    ("1999", "cardinal", "en", "one thousand nine hundred ninety nine"),
+    ("+1 425 5550x34", "telephone", "en", "plus one, four two five, five five five zero, extension three four"),
+    ("3", "ordinal", "en", "third"), ("12", "ordinal", "en", "twelfth"), ("3", "ordinal", "zh", "第三"),
+    ("1,003", "ordinal", "en", "one thousand third"), ("IV", "ordinal", "en", "fourth"),
+    ("XII", "cardinal", "en", "twelve"), ("11/21/2026", "date:mdy", "en", "November twenty first, twenty twenty six"),
+    ("21.11.2026", "date:dmy", "zh", "二零二六年十一月二十一日"),
+    ("12/31/99", "date:mdy", "en", "December thirty first, ninety nine"),
+    ("10-9-05", "date:mdy", "en", "October ninth, oh five"),
+    ("20240910", "date:yyyymmdd", "en", "September tenth, twenty twenty four"),
+    ("240910", "date:ymd", "zh", "二四年九月十日"), ("09/10", "date:dm", "en", "October ninth"),
+    ("09-2024", "date:my", "en", "September twenty twenty four"), ("10", "date:d", "en", "tenth"),
+    ("9", "date:m", "zh", "九月"), ("2024", "date:y", "zh", "二零二四年"), ("8:05pm", "time:hms12", "zh", "下午八点零五分"),
+    ("14:30", "time:hms24", "en", "fourteen thirty"), ("0930", "time", "en", "nine thirty"),
+    ("01:18:30", "duration:hms", "en", "one hour eighteen minutes thirty seconds"), ("PT2M", "duration", "zh", "两分钟"),
+    ("5", "currency:USD", "en", "five U S dollars"), ("5 EUR", "currency", "en", "five euros"),
+    ("3+1/2", "fraction", "en", "three and one half"), ("2/9", "fraction", "zh", "九分之二"),
+    ("5kg", "unit", "en", "five kilograms"), ("150th CT", "address", "en", "one hundred fiftieth Court"),
+    ("damn", "expletive", "en", "beep"), ("words", "cardinal", "en", None), ("words", "date:mdy", "en", None),
+    ("13/13/2024", "date:mdy", "en", None), ("25:99", "time", "en", None), ("1/0", "fraction", "en", None),
 ])  # fmt: skip
 def test_say_as(written, kind, language, expected):
-    assert expand_say_as(written, kind, language) == expected
+    kind, _, form = kind.partition(":")
+    assert spoken_as(written, kind, form, language) == expected
+
+
+@given(
+    st.text(alphabet="0123456789/-:.,+ xapmIV年月日点$%\"'()好", max_size=24),
+    st.sampled_from(sorted(KINDS)),
+    st.sampled_from(["", "mdy", "hms"]),
+)
+@settings(max_examples=examples(200))
+def test_any_text_is_read_as_any_kind_or_counted(written, kind, form):
+    for language in ("en", "zh"):
+        spoken = spoken_as(written, kind, form, language)
+        assert spoken is None or not re.search(r"[\d\[\]]", spoken)
+
+
+def test_what_is_not_of_its_kind_is_read_plainly_and_counted():
+    found = ssml('<say-as interpret-as="date" format="mdy">soon</say-as>')
+    assert [segment.text for segment in found.segments] == ["soon"]
+    assert dict(found.warnings) == {"not_as_said": 1}
+
+
+def test_words_are_read_across_breaks_and_elements():
+    assert [segment.text for segment in ssml('Dr.<break time="1ms"/> Smith').segments] == ["Doctor", "Smith"]
+    assert [segment.text for segment in ssml("im<emphasis>poss</emphasis>ible").segments] == ["impossible"]
+    assert [segment.text for segment in ssml('im<prosody rate="2">poss</prosody>ible').segments] == ["im", "poss", "ible"]
