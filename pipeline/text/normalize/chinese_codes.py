@@ -12,61 +12,13 @@ from pipeline.text.normalize.latin import join_words, letters
 from pipeline.text.normalize.numbers import counted, integer, spell
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
+from pipeline.text.normalize.tables import row_table
 from pipeline.text.normalize.words import MEASURES
 
 _MEASURE = re.compile(
     rf"\s?(?:{alternatives([word for word in MEASURES if word not in '万千亿点面口份方'])}|户|册|株|头|[%℃°多余来几])"
 )
-_SERVICE_NUMBERS = (
-    *(
-        "12306",
-        "12315",
-        "12345",
-        "12348",
-        "12355",
-        "12366",
-        "12378",
-        "12388",
-        "12319",
-        "12320",
-        "12329",
-        "12333",
-        "12338",
-        "12351",
-    ),
-    *(
-        "12110",
-        "12117",
-        "12119",
-        "12121",
-        "12122",
-        "12123",
-        "12300",
-        "12318",
-        "12331",
-        "12358",
-        "12365",
-        "12369",
-        "12389",
-        "12393",
-    ),
-    *(
-        "10000",
-        "10001",
-        "10010",
-        "10011",
-        "10016",
-        "10050",
-        "10085",
-        "10086",
-        "10099",
-        "11185",
-        "11183",
-        "16899",
-        "96110",
-        "12301",
-    ),
-)
+_SERVICE_NUMBERS = frozenset(row_table("service number"))
 CALLED_BEFORE = re.compile(
     r"(?:打|拨|拨通|拨号|呼叫|致电|来电|火警|匪警|急救|报警|救护|叫|热线|电话|短信|发送到|打了?|求助)[了个是为到:]?\s?$"
 )

@@ -13,78 +13,10 @@ from pipeline.text.normalize.numbers import counted, integer, number
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import EDGE, MINUS, NOT_IN_WORD, NUMBER
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
+from pipeline.text.normalize.tables import row_table
 from pipeline.text.normalize.units import CLOSE_UNITS, UNITS
 
-_PER = {  # English, Chinese
-    "s": ("second", "秒"),
-    "sec": ("second", "秒"),
-    "second": ("second", "秒"),
-    "min": ("minute", "分钟"),
-    "minute": ("minute", "分钟"),
-    "h": ("hour", "小时"),
-    "hr": ("hour", "小时"),
-    "hour": ("hour", "小时"),
-    "d": ("day", "天"),
-    "day": ("day", "天"),
-    "wk": ("week", "周"),
-    "week": ("week", "周"),
-    "mo": ("month", "月"),
-    "mth": ("month", "月"),
-    "month": ("month", "月"),
-    "qtr": ("quarter", "季度"),
-    "quarter": ("quarter", "季度"),
-    "y": ("year", "年"),
-    "yr": ("year", "年"),
-    "year": ("year", "年"),
-    "night": ("night", "晚"),
-    "shift": ("shift", "班"),
-    "lb": ("pound", "磅"),
-    "oz": ("ounce", "盎司"),
-    "ton": ("ton", "吨"),
-    "t": ("ton", "吨"),
-    "g": ("gram", "克"),
-    "m": ("meter", "米"),
-    "mi": ("mile", "英里"),
-    "mile": ("mile", "英里"),
-    "L": ("liter", "升"),
-    "l": ("liter", "升"),
-    "liter": ("liter", "升"),
-    "gal": ("gallon", "加仑"),
-    "gallon": ("gallon", "加仑"),
-    "barrel": ("barrel", "桶"),
-    "bbl": ("barrel", "桶"),
-    "V": ("volt", "伏"),
-    "W": ("watt", "瓦"),
-    **{
-        word: (word, chinese)
-        for word, chinese in (
-            *(("person", "人"), ("user", "用户"), ("seat", "座位"), ("head", "人"), ("student", "学生"), ("child", "儿童")),
-            *(("adult", "成人"), ("guest", "人"), ("capita", "人"), ("unit", "单位"), ("piece", "件"), ("item", "件")),
-            *(("share", "股"), ("box", "箱"), ("pack", "包"), ("bag", "袋"), ("bottle", "瓶"), ("can", "罐"), ("dose", "剂")),
-            *(
-                ("room", "房间"),
-                ("game", "场"),
-                ("match", "场"),
-                ("round", "轮"),
-                ("lap", "圈"),
-                ("page", "页"),
-                ("word", "词"),
-            ),
-            *(
-                ("call", "次"),
-                ("request", "次"),
-                ("click", "次"),
-                ("ride", "次"),
-                ("trip", "次"),
-                ("visit", "次"),
-                ("use", "次"),
-            ),
-            *(("ticket", "张"), ("vehicle", "辆"), ("car", "辆"), ("plate", "份"), ("serving", "份"), ("slice", "片")),
-            *(("team", "队"), ("family", "家"), ("household", "户"), ("employee", "人"), ("node", "节点"), ("core", "核")),
-            *(("acre", "英亩"), ("dozen", "打"), ("foot", "英尺"), ("inch", "英寸"), ("class", "节"), ("lesson", "节")),
-        )
-    },
-}
+_PER = row_table("rate")  # English, Chinese
 _TIMES = "second|sec|s|minute|min|hour|hr|h|day|week|wk|month|mo|year|yr"
 _QUANTITY_BEFORE = re.compile(
     rf"(?:\d\s?(?:{alternatives(list(UNITS))})\.?"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pipeline.text.normalize.options import Reading
+from pipeline.text.normalize.tables import word_table
 
 OPAQUE = "\ue000"
 """stands for a control tag, a given reading or an emoji; private characters of the source are dropped before"""
@@ -21,68 +22,7 @@ UNREADABLE = "\ue001"
 SILENT_CODES = frozenset(["invisible", "mark"])
 """drops that do not interrupt a word"""
 
-_SIGNS = {
-    **dict.fromkeys("\n\r\v\f\x85\u2028\u2029", "\n"),
-    "\t": " ",
-    **dict.fromkeys("“”„‟«»「」『』《》〈〉｢｣〝〞", '"'),
-    **dict.fromkeys("‘’‚‛ʼ´＇", "'"),
-    **dict.fromkeys("【（〔〖", "("),
-    **dict.fromkeys("】）〕〗", ")"),
-    **dict.fromkeys("−‐‑‒﹣－", "-"),
-    **dict.fromkeys("—―⸺⸻─━", "—"),
-    **dict.fromkeys("～∼〜˜", "~"),
-    **dict.fromkeys("·・•‧∙●■□▪◦◆◇▶►", "•"),
-    **dict.fromkeys("⋯⋮", "…"),
-    "★": "★",
-    "☆": "☆",
-    "：": ":",
-    "∶": ":",
-    "꞉": ":",
-    "；": ";",
-    "！": "!",
-    "？": "?",
-    "｡": "。",
-    "￥": "¥",
-    "⁄": "/",
-    "∕": "/",
-    "〇": "零",
-    "円": "日元",
-    "㎡": "m²",
-    "㎥": "m³",
-    "⋅": "×",
-    "✕": "×",
-    "✖": "×",
-    "➕": "+",
-    "➖": "-",
-    "➗": "÷",
-    "÷": "÷",
-    "×": "×",
-    "º": "°",
-    "˚": "°",
-    "№": "No.",
-    "⇒": "→",
-    "ß": "ss",
-    "ẞ": "SS",
-    "æ": "ae",
-    "Æ": "Ae",
-    "œ": "oe",
-    "Œ": "Oe",
-    "ø": "o",
-    "Ø": "O",
-    "ł": "l",
-    "Ł": "L",
-    "đ": "d",
-    "Đ": "D",
-    "ð": "d",
-    "Ð": "D",
-    "þ": "th",
-    "Þ": "Th",
-    "ı": "i",
-    "ħ": "h",
-    "Ħ": "H",
-    "ŋ": "ng",
-    "Ŋ": "NG",
-}
+_SIGNS = word_table("plain sign") | dict.fromkeys("\n\r\v\f\x85\u2028\u2029", "\n") | {"\t": " "}
 SPOKEN_SIGNS = frozenset(
     "²³¹⁰⁴⁵⁶⁷⁸⁹½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ°′″‰‱±×÷≈≠≤≥≡∞√∑∏∫∂∈∩∪∅∀∃∉⊂⊆∧∨¬∝∥⊥∠△⊙≌∽★☆∴∵∇π→←↑↓↔€£¥₩₹₽฿₫₺₿₱₪₴¢§©®™…—–，。、•○"
     "αβγδεζηθικλμνξοπρστυφχψωςΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΡΣΤΥΦΧΨΩ"

@@ -139,18 +139,7 @@ def read_text(
     allowed = _control_tags(body.allow_control_tags, limits)
     document = body.marked_up(control_tags=allowed, strict=strict)
     text, document = (body.input, Document((), (), ())) if document is None else (document.text, document)
-    in_language = (_in_language(passage, body.reading) for passage in document.passages)
-    unknown: list[str] = []
-
-    def known_id(name: str | None) -> str:
-        try:
-            return voice_id(name)
-        except UnknownVoice:
-            if substitute is None:
-                raise
-            unknown.append(UNKNOWN_VOICE)
-            return substitute
-
+    in_language = (replace(item, language=body.reading) if item.language == "auto" else item for item in document.passages)
     passages = tuple(_with_voice_ids(in_language, known_id, is_dialogue=bool(document.turns)))
     if len(text) > limits.max_text_chars:
         raise TextTooLong(
@@ -251,10 +240,6 @@ def _control_tags(requested: bool | None, limits: LimitsConfig) -> bool:
             param="allow_control_tags",
         )
     return limits.control_tags == "by_default" if requested is None else requested
-
-
-def _in_language(passage: Passage, language: str) -> Passage:
-    return replace(passage, language=language) if passage.language == "auto" else passage
 
 
 def _with_voice_ids(
