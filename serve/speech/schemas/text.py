@@ -140,6 +140,17 @@ def read_text(
     document = body.marked_up(control_tags=allowed, strict=strict)
     text, document = (body.input, Document((), (), ())) if document is None else (document.text, document)
     in_language = (replace(item, language=body.reading) if item.language == "auto" else item for item in document.passages)
+    unknown: list[str] = []
+
+    def known_id(name: str | None) -> str:
+        try:
+            return voice_id(name)
+        except UnknownVoice:
+            if substitute is None:
+                raise
+            unknown.append(UNKNOWN_VOICE)
+            return substitute
+
     passages = tuple(_with_voice_ids(in_language, known_id, is_dialogue=bool(document.turns)))
     if len(text) > limits.max_text_chars:
         raise TextTooLong(
