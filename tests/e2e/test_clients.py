@@ -71,7 +71,7 @@ def test_the_clients_of_the_page_speak_as_it_says(places: Places):
     assert done.returncode == 0, done.stderr[-2000:]
     clients = json.loads(done.stdout.splitlines()[-1])
     assert clients.keys() == texts.keys()
-    assert len(clients) == 6
+    assert len(clients) == 10
     assert all(isinstance(audio, int) and audio > LEAST for audio in clients.values()), clients
 
 

@@ -14,10 +14,12 @@ from typing import Any
 import aiohttp
 from livekit.agents.tts import TTS
 from livekit.agents.utils import http_context
-from livekit.plugins import elevenlabs, openai
+from livekit.plugins import deepgram, elevenlabs, openai
 from pipecat.frames.frames import TTSSpeakFrame
+from pipecat.services.deepgram.flux.tts import DeepgramFluxTTSService
 from pipecat.services.deepgram.tts import DeepgramTTSService
 from pipecat.services.elevenlabs.tts import ElevenLabsTTSService
+from pipecat.services.openai.tts import OpenAITTSService
 from pipecat.services.piper.tts import PiperHttpTTSService
 from pipecat_turns import Errors, Sink, pipecat, until
 from wyoming.audio import AudioChunk, AudioStop
@@ -29,9 +31,12 @@ TEXT = "Hello there."
 FIRST_AUDIO_S = 120
 NAMES: dict[str, Any] = {
     "openai": openai,
+    "deepgram": deepgram,
     "elevenlabs": elevenlabs,
     "ElevenLabsTTSService": ElevenLabsTTSService,
+    "OpenAITTSService": OpenAITTSService,
     "DeepgramTTSService": DeepgramTTSService,
+    "DeepgramFluxTTSService": DeepgramFluxTTSService,
     "PiperHttpTTSService": PiperHttpTTSService,
     "AsyncTcpClient": AsyncTcpClient,
 }

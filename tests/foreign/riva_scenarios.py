@@ -33,7 +33,12 @@ def main() -> None:
     streamed = b"".join(one.audio for one in service.synthesize_online([TEXT], voice_name="alloy", **rate))
     several = [len(one.audio) for one in service.synthesize_online(["One more.", "And another one."], **rate)]
     config = service.stub.GetRivaSynthesisConfig(riva_tts_pb2.RivaSynthesisConfigRequest(), metadata=auth.get_auth_metadata())
+    # As its documentation has it: NVIDIA's voices, and SSML.
+    first = service.synthesize("Hello there.", voice_name="English-US.Female-1", language_code="en-US", sample_rate_hz=44_100)
+    document = "<speak>Hello. <break time='1s'/> There.</speak>"
+    paused = service.synthesize(document, voice_name="Magpie-Multilingual.EN-US.Aria", language_code="en-US", **rate)
     found = {
+        "first_lines": len(first.audio) > 10_000 and len(paused.audio) > 10_000,
         "whole": len(whole.audio) > 10_000,
         "words": [word.word for word in whole.meta.words],
         "streamed_as_whole": streamed == whole.audio,

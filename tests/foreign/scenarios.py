@@ -17,6 +17,7 @@ import aiohttp
 from deepgram import AsyncDeepgramClient, DeepgramClient, DeepgramClientEnvironment
 from deepgram.core.api_error import ApiError
 from deepgram.speak.v1.types import SpeakV1Text
+from defaults import defaults_at
 from elevenlabs_first import answers, one_text, two_contexts
 from livekit.agents import APIConnectOptions
 from livekit.plugins import elevenlabs as livekit_elevenlabs
@@ -363,15 +364,16 @@ SCENARIOS = (
 
 
 async def main() -> None:
-    for scenario in SCENARIOS:
-        if sys.argv[6:] and scenario.__name__ not in sys.argv[6:]:
+    scenarios = {**{scenario.__name__: scenario for scenario in SCENARIOS}, **defaults_at(URL)}
+    for name, scenario in scenarios.items():
+        if sys.argv[6:] and name not in sys.argv[6:]:
             continue
         try:
             async with asyncio.timeout(90):
                 found = await scenario()
         except Exception:
             found = {"failed": traceback.format_exc()[-1500:]}
-        print(json.dumps({"scenario": scenario.__name__, **found}), flush=True)
+        print(json.dumps({"scenario": name, **found}), flush=True)
         sys.stdin.readline()  # what was said so far has been written down
 
 

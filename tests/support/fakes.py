@@ -58,7 +58,7 @@ from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator
 from serve.access.idempotency import Idempotency
 from serve.access.resume_tokens import ResumeTokens
-from serve.config.app_config import ConversationsConfig, LanesConfig, LimitsConfig, SourceOfferConfig, VoicesConfig
+from serve.config.app_config import PROJECT, ConversationsConfig, LanesConfig, LimitsConfig, SourceOfferConfig, VoicesConfig
 from serve.config.jobs import JobsConfig
 from serve.config.model_versions import versions_of
 from serve.http.body_reader import BodyReader
@@ -154,6 +154,11 @@ def make_library() -> VoiceLibrary:
     """The built-in voices of VOICES, without a store."""
     voices = {name: Voice(info.name, None) for info in VOICES for name in (info.name, *info.aliases)}
     return VoiceLibrary(VoiceCatalogue(voices, VOICES, WIDTH))
+
+
+def shipped_library() -> VoiceLibrary:
+    """The voices and names that are shipped, without a store."""
+    return VoiceLibrary(VoiceCatalogue.load(PROJECT / "configs/voices.yaml", 2 * WIDTH))
 
 
 class FakeText:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pipeline.store.open import open_store
 from pipeline.types import AudioChunk, SynthesisRequest
 from serve.access.authentication import Authenticator, claimed_key
 from serve.config.app_config import PROJECT, ConversationsConfig, LimitsConfig
-from tests.support.fakes import Speaker, make_services
+from tests.support.fakes import Speaker, make_services, shipped_library
 from tests.support.guarded import add, ring_of
 from tests.support.live_server import serving
 
@@ -56,11 +57,12 @@ def started(folder: Path, recorder: "Recorder | None" = None) -> Iterator[Server
     """Serves until the block ends."""
     store = open_store(str(folder / "store.sqlite"))
     key, _ = add(store)
-    guarded = make_services(Talker())
+    made = partial(make_services, voice_id=shipped_library().canonical)
+    guarded = made(Talker())
     object.__setattr__(guarded, "authenticator", Authenticator(ring_of(store)))
-    full = make_services(Talker(), LimitsConfig(max_in_flight=1), conversations=ConversationsConfig(max_sockets=0))
-    brief = make_services(Talker(), conversations=ConversationsConfig(idle_timeout_s=IDLE_S))
-    everyone = make_services(Talker())
+    full = made(Talker(), LimitsConfig(max_in_flight=1), conversations=ConversationsConfig(max_sockets=0))
+    brief = made(Talker(), conversations=ConversationsConfig(idle_timeout_s=IDLE_S))
+    everyone = made(Talker())
     with ExitStack() as servers:
         addresses = {}
         for name, services in (("open", everyone), ("guarded", guarded), ("full", full), ("brief", brief)):

@@ -13,6 +13,7 @@ const [URL_OF_ALL, GUARDED, KEY, FULL] = process.argv.slice(2);
 const TEXT = "Hello there.";
 const ENDLESS = "An endless text.";
 const WRONG = "ck-wrong";
+const SECOND = 48_000; // bytes
 const REFUSALS = { voice: [URL_OF_ALL, "none", "nobody"], key: [GUARDED, WRONG, "alloy"], full: [FULL, "none", "alloy"] };
 
 /** Bytes of a stream. */
@@ -176,7 +177,29 @@ async function deepgram_socket_refused() {
   return { error: await failed };
 }
 
+// The first lines of each package's own documentation, with nothing changed but the address.
+
+async function first_lines() {
+  const eleven = elevenlabs();
+  const text = "The first move is what sets everything in motion.";
+  const mp3 = { text, modelId: "eleven_multilingual_v2", outputFormat: "mp3_44100_128" };
+  const user = await eleven.user.get();
+  const page = await eleven.voices.search({ sort: "name", sortDirection: "asc" });
+  const models = await deepgram().manage.v1.models.list();
+  const openaiReply = await openai().audio.speech.create({ model: "gpt-4o-mini-tts", voice: "coral", input: TEXT });
+  return {
+    eleven: (await heard(await eleven.textToSpeech.convert("JBFqnCBsd6RMkjVDRZzb", mp3))) > 5_000,
+    streamed: (await heard(await eleven.textToSpeech.stream("JBFqnCBsd6RMkjVDRZzb", mp3))) > 5_000,
+    user: [user.subscription.characterCount, page.voices.length > 0],
+    aura: (await (await deepgram().speak.v1.audio.generate({ text, model: "aura-2-thalia-en" })).arrayBuffer()).byteLength > SECOND,
+    flux: (await (await deepgram().speak.v2.audio.generate({ text, model: "flux-alexis-en" })).arrayBuffer()).byteLength > SECOND,
+    models: models.tts.length > 1,
+    openai: (await openaiReply.arrayBuffer()).byteLength > 5_000,
+  };
+}
+
 const SCENARIOS = [
+  first_lines,
   openai_whole,
   openai_streamed,
   openai_refused,

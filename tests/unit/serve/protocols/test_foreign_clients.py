@@ -3,6 +3,7 @@
 CHATTTS_RECORD=1 writes down the transcripts of the nightly run anew.
 """
 
+import ast
 import json
 import os
 import re
@@ -14,11 +15,14 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+from pipeline.voices.catalogue import VoiceCatalogue
+from serve.config.app_config import PROJECT
 from tests.support.foreign import REQUIREMENTS, SCENARIOS, python_of_clients
 from tests.support.transcripts import FOLDER, Recorder, Servers, saved, say_again, started
 
+SHIPPED = PROJECT / "configs/voices.yaml"
 SECOND = 48_000  # bytes of 16-bit samples at 24 kHz; the server speaks one second of every part
-FLUSHED = ["default", 2 * SECOND, "Flushed", 0, True, "Cleared", 1, SECOND, "Flushed", 2, 1000]
+FLUSHED = ["voice-2", 2 * SECOND, "Flushed", 0, True, "Cleared", 1, SECOND, "Flushed", 2, 1000]
 TALKED = {"whole": True, "audio": 2 * SECOND, "began": True, "after": True, "more": SECOND, "errors": []}
 PAUSED = {"heard": [SECOND, SECOND], "errors": 0}
 LIVEKIT_HTTP = {"seconds": 1.01}  # it appends 10 ms of its own
@@ -73,6 +77,23 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "pipecat_deepgram_socket": TALKED,
     "pipecat_deepgram_http": TALKED,
     "pipecat_deepgram_idle": PAUSED | {"errors": 1},  # it reports every close, and connects again
+    "default_elevenlabs_of_livekit": {"socket": 2.22, "http": 1.12},  # the server's second is longer at 22,050 Hz
+    "default_deepgram_of_livekit": {"socket": 2.0, "http": 1.01},
+    "default_flux_of_livekit": {"socket": 2.0, "http": 1.01},
+    "default_openai_of_livekit": {"http": 1.03},
+    "default_elevenlabs_of_pipecat": TALKED,
+    "default_elevenlabs_http_of_pipecat": TALKED,
+    "default_dialogue_of_pipecat": TALKED,
+    "default_deepgram_of_pipecat": TALKED,
+    "default_deepgram_http_of_pipecat": TALKED,
+    "default_flux_of_pipecat": TALKED,
+    "default_openai_of_pipecat": TALKED,
+    "default_deepgram_package": {
+        "http": ["RIFF", "RIFF", True],
+        "socket": ["Metadata", 2 * SECOND, "Flushed"],
+        "flux": ["Connected", "SpeechStarted", "SpeechMetadata", "Flushed", "SessionMetadata"],
+        "voices": True,
+    },
     "pipecat_refused": {
         f"{service} {what}": {"audio": 0, "says_so": True}
         for service in ("elevenlabs", "dialogue", "deepgram", "elevenlabs http", "deepgram http")
@@ -118,6 +139,23 @@ def test_clients_of_other_projects(tmp_path: Path):
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     with started(tmp_path_factory.mktemp("servers")) as them:
         yield them
+
+
+def test_the_first_lines_name_what_their_clients_would_have_chosen():
+    """And nothing that would hide that a default does not work: no voice of this service, no other format."""
+    tree = ast.parse((SCENARIOS.parent / "defaults.py").read_text())
+    (table,) = (node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "FIRST_LINES")
+    first_lines = set(ast.literal_eval(table))
+    chosen = ("voice", "voice_id", "model", "encoding", "output_format", "response_format", "container", "language")
+    named = {
+        word.value.value
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        for word in call.keywords
+        if word.arg in chosen and isinstance(word.value, ast.Constant)
+    }
+    assert named == first_lines
+    assert not first_lines & {name for info in VoiceCatalogue.load(SHIPPED, 16).list() for name in (info.name, *info.aliases)}
 
 
 def test_every_scenario_has_a_transcript():

@@ -12,6 +12,15 @@ from tests.support.transcripts import started
 SECOND = 48_000  # bytes of 16-bit samples at 24 kHz; the server speaks one second of every text
 
 EXPECTED: dict[str, dict[str, Any]] = {
+    "first_lines": {
+        "eleven": True,
+        "streamed": True,
+        "user": [0, True],
+        "aura": True,
+        "flux": True,
+        "models": True,
+        "openai": True,
+    },
     "openai_whole": {"bytes": SECOND, "models": ["chattts", "tts-1", "tts-1-hd", "gpt-4o-mini-tts"]},
     "openai_streamed": {"bytes": SECOND, "begins": True},
     "openai_refused": {

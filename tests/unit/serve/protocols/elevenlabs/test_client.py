@@ -13,7 +13,7 @@ from pipeline.store.store import Store
 from serve.access.api_keys import Quota
 from serve.access.authentication import Authenticator
 from serve.config.app_config import ConversationsConfig, LimitsConfig
-from tests.support.fakes import Speaker, make_services
+from tests.support.fakes import Speaker, make_services, shipped_library
 from tests.support.guarded import add, guarded, ring_of
 from tests.support.live_server import Live, serving
 from tests.support.recordings import SAID, spoken, written
@@ -35,6 +35,30 @@ def test_texts_become_the_bytes_of_the_services_own_route(live):
             assert b"".join(pieces) == live.speak(seed=7).content
     spoken = client.text_to_speech.convert("alloy", text="Hello there.", seed=7)
     assert b"".join(spoken) == live.speak(seed=7, response_format="mp3", sample_rate=44_100, bitrate=128, stream=False).content
+
+
+def test_the_first_lines_of_the_packages_own_documentation():
+    """Voices, models and formats as its README and its quickstarts name them."""
+    george, roger, text = "JBFqnCBsd6RMkjVDRZzb", "CwhRBWXzGAHq8TQ4Fs17", "The first move is what sets everything in motion."
+    mp3 = {"model_id": "eleven_multilingual_v2", "output_format": "mp3_44100_128"}
+    with serving(make_services(Speaker(), voice_id=shipped_library().canonical)) as live:
+        client = client_of(live)
+        speech = client.text_to_speech
+        assert b"".join(speech.convert(text=text, voice_id=george, **mp3))[:3] == b"ID3"
+        assert b"".join(speech.stream(text=text, voice_id=george, **mp3))[:3] == b"ID3"
+        assert speech.convert_with_timestamps(voice_id="21m00Tcm4TlvDq8ikWAM", text="This is a test.").audio_base_64
+        assert list(speech.stream_with_timestamps(voice_id=george, text=text))
+        lines = [
+            DialogueInput(text="[cheerfully] Hello, how are you?", voice_id="9BWtsMINqrJLrRacOk9x"),
+            DialogueInput(text="[stuttering] I'm... I'm doing well, thank you", voice_id="IKne3meq5aSn9XLyUdCD"),
+        ]
+        assert b"".join(client.text_to_dialogue.convert(inputs=lines))[:3] == b"ID3"
+        assert client.voices.search(sort="name", sort_direction="asc", voice_type="default").voices
+        assert client.user.get().subscription.character_limit > 0
+        assert b"".join(speech.convert(voice_id=roger, text='Wait. <break time="1.5s" /> Go.'))
+        texts = [request.text for request in live.services.speech.stream.__self__.requests]
+    assert "cheerfully" not in " ".join(texts)
+    assert texts[-1].split() == ["Wait.", "Go."]
 
 
 def test_settings_have_an_effect_or_are_named(live):

@@ -6,12 +6,13 @@ import subprocess
 
 import pytest
 
-from tests.support.demo_voice import demo_speaker
+from tests.support.demo_voice import demo_library, demo_speaker
 from tests.support.fakes import make_services
 from tests.support.foreign import RIVA, RIVA_SCENARIOS, python_of_clients
 from tests.support.riva_server import riva_serving
 
 EXPECTED = {
+    "first_lines": True,
     "whole": True,
     "words": ["Hello", "there"],
     "streamed_as_whole": True,
@@ -24,7 +25,11 @@ EXPECTED = {
 
 @pytest.mark.nightly
 def test_all_three_calls_of_the_client():
-    with demo_speaker() as speaker, riva_serving(make_services(speaker)) as address:
+    library = demo_library()
+    with (
+        demo_speaker(library=library) as speaker,
+        riva_serving(make_services(speaker, voice_id=library.canonical)) as address,
+    ):
         command = [python_of_clients(RIVA), str(RIVA_SCENARIOS), address]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
