@@ -77,6 +77,7 @@ ACCESS = {
     ("GET", "/v1/voices/{name}/settings"): ANY_KEY,
     ("GET", "/elevenlabs/v1/models"): ANY_KEY,
     ("POST", "/v1/speak"): SPEECH,
+    ("POST", "/v2/speak"): SPEECH,
     ("POST", "/v1/text-to-dialogue"): SPEECH,
     ("POST", "/v1/text-to-dialogue/stream"): SPEECH,
     ("POST", "/v1/text-to-dialogue/with-timestamps"): SPEECH,
