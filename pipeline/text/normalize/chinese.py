@@ -35,6 +35,11 @@ def words_of(run: str) -> list[str]:
     return list(_segmenter().cut(run)) if len(run) > 1 else [run]
 
 
+def is_word(text: str) -> bool:
+    """True if the segmenter's dictionary has it."""
+    return bool(_segmenter().has_word(text))
+
+
 @cache
 def simplifier() -> opencc.OpenCC:
     """Returns the converter of traditional to simplified characters, by phrases: 乾隆 stays, 乾脆 becomes 干脆."""

@@ -14,7 +14,7 @@ from pipeline.checkpoint.locate import DEMO_FOLDER
 from pipeline.checkpoint.manifest import write_manifest
 from pipeline.errors import CheckpointError, TextTooLong
 from pipeline.spec import CONTROL_TAGS
-from pipeline.text.pronunciation import WINDOWS, Pronunciation, context, read_pronunciation
+from pipeline.text.pronunciation import HETERONYMS, WINDOWS, Pronunciation, context, read_pronunciation
 from pipeline.text.refine_guard import FILLERS, accepts, diff, words
 from pipeline.text.tokenizer import PROMPT_MARKS, PromptTokenizer
 from pipeline.types import Change, Head, RefineParams, Segment, Voice
@@ -156,8 +156,92 @@ def test_signs_tags_and_other_languages_stay():
 
 def test_chinese_words_are_written_with_homophones_and_the_longest_counts():
     spoken = Pronunciation({"音乐": "音岳", "音乐会": "音岳惠", "银行": "银航"}, {})
-    found = {"听音乐": "听音岳", "音乐会。": "音岳惠。", "音乐[laugh]会": "音岳[laugh]会", "银行乐": "银航乐", "音": "音"}
+    found = {"听音乐": "听音岳", "音乐会。": "音岳惠。", "音乐[laugh]会": "音岳[laugh]会", "银行卡": "银航卡", "音": "音"}
     assert {text: spoken.spoken(text) for text in found} == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "我没收到你的信",
+            "几个人参加比赛",
+            "这种地方很少",
+            "他是好学生",
+            "多数数据不准",
+            "他的确认函",
+            "总结实践经验",
+            "时间断断续续",
+        ),
+        *("朝阳区", "一个人生活", "他还没收拾好"),
+    ],
+)
+def test_an_entry_across_the_border_of_two_words_is_no_word(demo_spoken: Pronunciation, text: str):
+    torn = {
+        "没收": "寞收",
+        "人参": "人深",
+        "种地": "仲地",
+        "好学": "号学",
+        "数数": "鼠数",
+        "的确": "嫡确",
+        "结实": "皆实",
+        "间断": "健断",
+        "朝阳": "招阳",
+        "人生": "人升",
+    }
+    assert not any(same in demo_spoken.spoken(text) for same in torn.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "same"),
+    [
+        ("财产被没收了", "没收", "寞收"),
+        ("他们种地", "种地", "仲地"),
+        ("银行的音乐会", "银行", "银航"),
+        ("一百八十", "一百", "义百"),
+    ],
+)
+def test_an_entry_that_is_a_word_is_spoken_so(demo_spoken: Pronunciation, text: str, word: str, same: str):
+    assert demo_spoken.words[word] == same
+    assert same in demo_spoken.spoken(text)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "word"),
+    [
+        ("I will read it", "he had read it", "read"), ("to lead them", "a lead pipe", "lead"),
+        ("they live here", "live music", "live"), ("it is close", "close the door", "close"),
+        ("a new record", "to record it", "record"), ("use it", "the use of it", "use"),
+        ("one minute", "minute details", "minute"), ("the wind blew", "to wind it up", "wind"),
+        ("a desert", "to desert them", "desert"), ("the object", "they object to it", "object"),
+        ("the present", "to present it", "present"), ("in tears", "he tears up", "tears"),
+    ],
+)  # fmt: skip
+def test_the_words_around_a_word_of_two_sounds_choose_one(demo_spoken: Pronunciation, first: str, second: str, word: str):
+    sounds = []
+    for text in (first, second):
+        place = text.split().index(word)
+        sounds.append(demo_spoken.spoken(text).split()[place])
+    assert sounds[0] != sounds[1]
+
+
+def test_words_of_two_sounds_are_many_and_of_known_phones(demo_spoken: Pronunciation):
+    rows = [line.split("\t") for line in HETERONYMS.read_text(encoding="utf-8").splitlines() if not line.startswith(("#", "@"))]
+    english = [row for row in rows if row[0].isascii()]
+    assert len(english) >= 35
+    phones = set("".join(value for word, value in demo_spoken.words.items() if word.isascii()))
+    for word, usual, other, kind, *beside in english:
+        assert usual != other, word
+        assert set(usual + other) <= phones, word
+        assert kind in ("verb", "noun") or any(beside), word
+
+
+@given(TEXTS)
+def test_every_spoken_character_has_its_place(demo_spoken: Pronunciation, pieces: list[str]):
+    text = " ".join(pieces)
+    places = demo_spoken.places(text)
+    assert len(places) == len(demo_spoken.spoken(text))
+    assert places == sorted(places)
 
 
 @given(st.text(st.sampled_from("音乐会银行大"), max_size=9))
