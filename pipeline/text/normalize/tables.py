@@ -22,6 +22,11 @@ def word_table(section: str) -> dict[str, str]:
     return {written: columns[0] for written, columns in _sections()[section].items()}
 
 
+def word_list(name: str) -> tuple[str, ...]:
+    """Returns the words of a list."""
+    return tuple(_sections()["list"][name][0].split())
+
+
 @cache
 def _sections() -> dict[str, dict[str, tuple[str, ...]]]:
     sections: dict[str, dict[str, tuple[str, ...]]] = {}

@@ -4,7 +4,7 @@ Out:   constants
 Never: patterns, parsing
 """
 
-from pipeline.text.normalize.tables import row_table
+from pipeline.text.normalize.tables import row_table, word_list
 
 NAMES = row_table("tex name")  # command: English, Chinese
 NAMES |= {
@@ -13,32 +13,10 @@ NAMES |= {
 SIGNS = row_table("tex sign")  # in a formula
 BIG = row_table("tex big")  # operators with bounds below and above
 ACCENTS = row_table("tex accent")  # behind what they stand over
-TEXTS = frozenset(
-    ["text", "textbf", "textit", "textrm", "mathrm", "mathsf", "mathtt", "mbox", "operatorname", "textsf", "texttt", "emph"]
-)
+TEXTS = frozenset(word_list("texts"))
 """commands whose argument is words"""
-FONTS = frozenset(
-    [
-        "mathbf",
-        "mathbb",
-        "mathcal",
-        "mathfrak",
-        "boldsymbol",
-        "bm",
-        "mathit",
-        "boxed",
-        "underline",
-        "tag",
-        "underbrace",
-        "overbrace",
-    ]
-)
+FONTS = frozenset(word_list("fonts"))
 """commands whose argument is read as if they were not there"""
-SILENT = frozenset(
-    [
-        *("left", "right", "big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr", "quad", "qquad", "displaystyle"),
-        *("textstyle", "limits", "nolimits", "nonumber", "label", "hline", "toprule", "midrule", "bottomrule", "centering"),
-    ]
-)
-WORDS = frozenset(["sin", "cos", "tan", "log", "ln", "lg", "exp", "max", "min", "mod", "gcd", "arg", "det", "dim", "lim"])
+SILENT = frozenset(word_list("silent"))
+WORDS = frozenset(word_list("words"))
 """function names that are often written without a backslash"""
