@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.text.normalize import NormalizeOptions, normalize
+from pipeline.text.normalize.chinese import homophones
 
 DATA = Path(__file__).parents[3] / "data"
 ROWS = {"en": 300, "zh": 300, "kinds_en": 80, "kinds_zh": 75}
@@ -24,7 +25,7 @@ NUMBER_WORD = re.compile(
     "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(thir|four|fif|six|seven|eigh|nine)teen|"
     "(twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|thousand|million|billion|trillion"
 )
-SAME_CHARACTERS = str.maketrans("幺两〇", "一二零")
+SAME_CHARACTERS = homophones() | str.maketrans("幺两〇", "一二零")
 CJK = "[\u3400-\u4dbf\u4e00-\u9fff]"
 
 
