@@ -43,16 +43,11 @@ class DeepgramError(BaseModel):
 REFUSED: dict[int | str, dict[str, Any]] = {"default": {"model": DeepgramError, "description": "any error"}}
 
 
+@router.post(FLUX_PATH, openapi_extra=takes(SpeakBody), response_class=Response, responses={**AUDIO, **REFUSED})
 @router.post(PATH, openapi_extra=takes(SpeakBody), response_class=Response, responses={**AUDIO, **REFUSED})
 @requires(Scope.SPEECH, stream=True)
 async def speak(request: Request, services: RequestServices) -> Response:
     return SpeechResponse(request, services, partial(speech_values, query=request.query_params), reply_names)
-
-
-@router.post(FLUX_PATH, openapi_extra=takes(SpeakBody), response_class=Response, responses={**AUDIO, **REFUSED})
-@requires(Scope.SPEECH, stream=True)
-async def speak_flux(request: Request, services: RequestServices) -> Response:
-    return await speak(request, services)
 
 
 @any_key

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, ConfigDict, Field
 
 from pipeline.text.markup.ssml_reader import MAX_TURNS
+from serve.http.anteroom import KEY_FIELDS
 from serve.http.bounded_fields import bounded, object_in, parse_object
 from serve.protocols.elevenlabs.dialogue import MOST_VOICES
 from serve.protocols.elevenlabs.protocol import context_of
@@ -72,6 +73,8 @@ def read_frame(kind: type[B], frame: str) -> B:
         ApiError: 400
     """
     fields = parse_object(frame)
+    for name in KEY_FIELDS:
+        fields.pop(name, None)  # a key is no field: where one is needed, it has been read
     if kind is DialogueFrame and isinstance(lines := fields.get("inputs"), list):
         fields["inputs"] = [bounded(line, Line) if isinstance(line, dict) else line for line in lines[: MAX_TURNS + 1]]
     return read_fields(kind, fields)

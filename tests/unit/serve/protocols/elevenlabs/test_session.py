@@ -55,7 +55,7 @@ def test_the_messages_of_a_socket_field_by_field(live):
         heard, code, reason = client.closed()
     *spoken, last = heard
     ignored = spoken[0].pop("ignored_fields")
-    assert sorted(ignored) == ["generation_config", "try_trigger_generation", "xi-api-key"]
+    assert sorted(ignored) == ["generation_config", "try_trigger_generation"]
     assert all(one | NO_TIMES | {"isFinal": None} == one and set(one) == {"audio", "isFinal", *NO_TIMES} for one in spoken)
     assert (last, code, reason) == (END, 1000, "")
     assert audio_of(heard) == live.speak(input="Hello there. ", seed=7).content
