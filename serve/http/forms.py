@@ -43,10 +43,11 @@ async def _with_text(form: FormData) -> FormData:
     Raises:
         MultiPartException: there are two other files.
     """
-    items: list[tuple[str, UploadFile | str]] = []
-    for name, value in form.multi_items():
-        is_json = isinstance(value, UploadFile) and (value.content_type or "").partition(";")[0].strip() == JSON
-        items.append((name, (await value.read(FORM_ROOM)).decode() if is_json and isinstance(value, UploadFile) else value))
+    items = form.multi_items()
+    for place, (name, value) in enumerate(items):
+        if isinstance(value, UploadFile) and (value.content_type or "").partition(";")[0].strip() == JSON:
+            items[place] = name, (await value.read(FORM_ROOM)).decode()
+            await value.close()
     if sum(isinstance(value, UploadFile) for _, value in items) > 1:
         await form.close()
         raise MultiPartException("two files")

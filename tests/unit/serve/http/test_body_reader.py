@@ -186,6 +186,7 @@ ROUTES = [
     ("POST", "/v1/text-to-dialogue/with-timestamps"),
     ("POST", "/v1/text-to-dialogue/stream/with-timestamps"),
     ("POST", "/v1/speak"),
+    ("POST", "/v2/speak"),
     ("POST", "/dev/captioned_speech"),
     ("POST", "/piper"),
     ("POST", "/vapi"),

@@ -171,6 +171,7 @@ WORK: dict[str, Callable[[Place], list[str]]] = {
     "elevenlabs dialogue": lambda place: place.at_once("/v1/text-to-dialogue", inputs=[{"text": TEXT, "voice_id": "alloy"}]),
     "elevenlabs socket": elevenlabs_socket,
     "deepgram": lambda place: place.at_once("/v1/speak", text=TEXT),
+    "deepgram flux": lambda place: place.at_once("/v2/speak", text=TEXT),
     "deepgram socket": deepgram_socket,
     "kokoro": lambda place: place.at_once("/dev/captioned_speech", input=TEXT),
     "piper": lambda place: place.at_once("/piper", text=TEXT),
