@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from pipeline.text.incremental import GrowingText
+from pipeline.text.lines import breath
 from pipeline.text.segment import letter_weight
 
 ENOUGH = 120
@@ -18,11 +19,8 @@ ENOUGH = 120
 MOST = 600
 """longest part; one sentence that is longer is cut at a comma or a space [characters]"""
 
-_CUTS = (
-    re.compile(r".*[;；:：](?=\s|[\u3000-\u9fff])", re.DOTALL),
-    re.compile(r".*[,，、]", re.DOTALL),
-    re.compile(r".*\s", re.DOTALL),
-)
+_CUTS = (re.compile(r".*[;；:：](?=\s|[\u3000-\u9fff])", re.DOTALL), re.compile(r".*(?:[，、]|,(?!\S))", re.DOTALL))
+_BORDER = re.compile(r"(?<=\S)(?=\s)|(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])")
 
 
 def cut_paragraph(paragraph: str) -> Iterator[str]:
@@ -57,7 +55,16 @@ def _short_enough(sentence: str) -> Iterator[str]:
     place = 0
     while len(sentence) - place > MOST:
         window = sentence[place : place + MOST]
-        cut = next((match.end() for pattern in _CUTS if (match := pattern.match(window))), MOST)
+        cut = next((match.end() for pattern in _CUTS if (match := pattern.match(window))), 0) or _breath(window)
         yield window[:cut]
         place += cut
     yield sentence[place:]
+
+
+def _breath(window: str) -> int:
+    """Returns the best place to breathe in a stretch without a sign, a late one; its end if there is none."""
+    borders = [match.start() for match in _BORDER.finditer(window, 1)]
+    late = [place for place in borders if place * 3 > len(window) * 2] or borders[-1:]
+    return max(
+        late, key=lambda place: (breath(window[max(0, place - 30) : place], window[place : place + 30]), place), default=MOST
+    )

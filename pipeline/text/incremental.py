@@ -13,7 +13,7 @@ the sentence is read. That is where all of this holds:
     before   at least LEAST_WEIGHT letters; before a single dot no letter alone, no abbreviation, no one or two digits
     after    a letter, behind opening quotes and brackets but [: a small one only after 。！？, no capital before another one,
              after several dots only a capital, after the end of a line without a sign no capital alone
-    around   no HTML tag and no link that is still open
+    around   no HTML tag and no link that is still open, no element of which nothing is spoken, no line that goes on in the next
 
 So a sentence waits for two characters of the next one, and everything that is in doubt waits for the next end or the flush: a
 number, an abbreviation, markup, half an emoji. A number or a word in capitals whose reading depends on words up to 40
@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from string import ascii_letters
 
+from pipeline.text.lines import goes_on
+from pipeline.text.markup.elements import SOUNDS, Sound
 from pipeline.text.segment import letter_weight
 
 LEAST_WEIGHT = 20
@@ -40,6 +42,8 @@ _CHINESE_ENDS = frozenset("。！？")
 _SPACES = frozenset(filter(str.isspace, map(chr, range(0x3001))))
 _TELLING = _SIGNS | _SPACES | frozenset("<>()")
 """characters that say something about where a text ends"""
+_LONGEST_TAG = 60
+_LONGEST_LINE = 400
 _LONGEST_MARKUP = 6000  # characters; the normaliser reads none that is longer
 _ABBREVIATED = """
     AVE Adm Approx Appt Assn Assoc Asst Attn Atty Aug Avg BLVD Bldg Bros Capt Cf Cmdr Co Col Corp Cpl Dec Dept Depts Det Dist
@@ -151,6 +155,8 @@ class _Scan:
     """the last ]("""
     bracket: int = -1
     """the last )"""
+    silent: str = ""
+    """the element that is open and of which nothing is spoken"""
 
     def reaches_an_end(self, text: str) -> bool:
         """Scans on; returns True at a possible end whose following characters are known, False where the text ends."""
@@ -238,10 +244,18 @@ class _Scan:
             self.less = place
         elif character == ">":
             self.greater = place
+            self._note_tag(text[max(self.less, place - _LONGEST_TAG, 0) : place])
         elif character == ")":
             self.bracket = place
         elif character == "(" and place > 0 and text[place - 1] == "]":
             self.link = place - 1
+
+    def _note_tag(self, tag: str) -> None:
+        name = tag[1:].lstrip("/").split()[0].lower() if tag[:1] == "<" and tag[1:].lstrip("/").strip() else ""
+        if self.silent:
+            self.silent = "" if tag.startswith("</") and name == self.silent else self.silent
+        elif SOUNDS.get(name) is Sound.SILENT and tag[1] != "/" and tag[-1] != "/":
+            self.silent = name
 
     def _is_end(self, text: str, signs: str) -> bool:
         """True for an end of a line, or for signs that end a sentence whatever follows."""
@@ -251,6 +265,11 @@ class _Scan:
             return not _CHINESE_ENDS.isdisjoint(signs) and text[max(0, self.start - 1)] >= "\u2e80"
         return signs[-1] != "." or self.signs == self.gap
 
+    def _goes_on(self, text: str) -> bool:
+        """True if the end is one of a single line, in a sentence that goes on behind it."""
+        line = text[max(self.begin, self.start - _LONGEST_LINE) : self.gap].rpartition("\n")[2]
+        return text.count("\n", self.gap, self.stop) == 1 and goes_on(line, text[self.at : self.at + 2])
+
     def _is_whole(self, text: str, signs: str) -> bool:
         """True if the text before the end has words, nothing in it is open, and it does not need what follows."""
         first = max(self.begin, self.start - _LONGEST_MARKUP)
@@ -258,6 +277,8 @@ class _Scan:
         while place > self.known and not text[place].isalpha():
             place -= 1
         self.letter, self.known = max(place, self.letter) if place > self.known else self.letter, self.start - 1
+        if self.silent or (self.has_line_end and self._goes_on(text)):
+            return False
         if self.letter < first or max(self.less, first - 1) > max(self.greater, first - 1):
             return False
         if max(self.link, first - 1) > max(self.bracket, first - 1):

@@ -19,6 +19,7 @@ from itertools import accumulate
 
 from pipeline.config import EngineConfig
 from pipeline.spec import CONTROL_TAGS
+from pipeline.text.lines import breath
 from pipeline.text.markup.control_tags import split_tags
 
 CJK_WEIGHT = 3  # a CJK character is a syllable, about as long in speech as three letters
@@ -191,14 +192,24 @@ class _Pieces:
         return max(start + 1, bisect_right(self._weights, self._weights[start] + limit) - 1)
 
     def _space_or_hard_cut(self, start: int, reach: int) -> int:
-        for place in range(reach, start, -1):
-            if self._atom(place).isspace():
-                return place
+        """Returns the best place to breathe in the last third, else at the last space; without one the last place of all."""
+        borders = [place for place in range(start + 1, reach + 1) if self._is_border(place)]
+        late = [place for place in borders if 3 * self._length(start, place) >= 2 * self._length(start, reach)]
+        if borders:
+            return max(late or borders[-1:], key=lambda place: (self._breath(place), place))
         # A punctuation mark alone would be a segment without a word: it goes with the atom before it.
         place = reach
         while place > start + 1 and self._atom(place) in SENTENCE_ENDS | CLAUSE_ENDS:
             place -= 1
         return place
+
+    def _is_border(self, place: int) -> bool:
+        atom = self._atom(place)
+        return atom.isspace() or bool(_CJK.match(atom) and _CJK.match(self._atom(place - 1)[-1]))
+
+    def _breath(self, place: int) -> int:
+        at = self._atoms[place][0]
+        return breath(self._text[max(0, at - 30) : at], self._text[at : at + 30])
 
     def _ends_clause(self, place: int) -> bool:
         return self._atom(place - 1) in CLAUSE_ENDS and not self._stop_follows(place)

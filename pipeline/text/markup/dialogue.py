@@ -6,6 +6,7 @@ Owns:  what a line with a name looks like
 Never: voices; a client's text in an error message
 
     Anna: Who is there?          a name of the cast and a colon begin a turn
+    - **Ben** (quietly): You?    a bullet, emphasis, brackets and a direction around the name are not spoken
     It is late.                  any other line goes on with it
       Note: an indented line       goes on too, whatever it looks like
 
@@ -24,6 +25,10 @@ NAME = rf"[^\W_][\w .'’\-]{{0,{MOST_NAME - 1}}}"
 """a name of a speaker begins with a letter or digit"""
 _NAME_SIGNS = frozenset("_ .'’-")
 _COLONS = (":", "：")
+_AROUND = "*_~`\"'“”‘’「」『』【】[]<>《》 \t"
+_BRACKETS = {"<": ">", "[": "]", "【": "】"}
+_DIRECTIONS = {")": "(", "）": "（", "]": "[", "】": "【"}
+_LONGEST_BEGINNING = MOST_NAME + 80  # with a direction
 
 _MOST_WORDS = 4  # of a line's beginning that is taken for a name
 
@@ -51,12 +56,12 @@ def read_script(script: str, speakers: Collection[str], *, param: str = "script"
     known = {name.casefold(): name for name in speakers}
     turns: list[tuple[str, list[str]]] = []
     for number, line in _lines(script):
-        name, text = _beginning(line)
+        name, text, is_sure = _beginning(line, known)
         if name.casefold() in known:
             if len(turns) == most:
                 break
             turns.append((known[name.casefold()], [text]))
-        elif _looks_like_a_name(name):
+        elif is_sure and _looks_like_a_name(name):
             raise _refused(
                 param,
                 number,
@@ -76,14 +81,43 @@ def _lines(script: str) -> Iterator[tuple[int, str]]:
     return ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
 
 
-def _beginning(line: str) -> tuple[str, str]:
-    """Returns the name at the beginning of a line and what follows; an empty name if there is none."""
-    place = min((place for colon in _COLONS if (place := line.find(colon)) >= 0), default=-1)
-    name, text = line[:place].rstrip(), line[place + 1 :]
+def _beginning(line: str, known: Collection[str]) -> tuple[str, str, bool]:
+    """Returns the name at the beginning of a line, what follows, and True if nothing but a name stands so; "" for no name."""
+    closing = _BRACKETS.get(line[:1], "")
+    place = line.find(closing, 0, MOST_NAME + 2) if closing else -1
+    if place > 0 and (name := line[1:place].strip(_AROUND)).casefold() in known:  # <Ben> Hello
+        return name, line[place + 1 :].lstrip(" \t:：*_"), True
+    place = min((place for colon in _COLONS if (place := line.find(colon, 0, _LONGEST_BEGINNING)) >= 0), default=-1)
+    if place < 0 or line[:1].isspace():
+        return "", line, False
+    name, is_item = _without_bullet(line[:place])
+    opened = name[:1] if name[:1] in _AROUND else ""
+    name = _without_direction(_without_direction(name.strip("*_~` \t")).strip("*_~` \t")).strip(_AROUND)
+    text = line[place + 1 :]
+    if opened and text[:1] in _AROUND:
+        text = text.lstrip(_AROUND)
     is_name = 0 < len(name) <= MOST_NAME and name[0].isalnum() and all(sign.isalnum() or sign in _NAME_SIGNS for sign in name)
-    if place < 0 or not is_name or (line[place] == ":" and text[:1].strip()):
-        return "", line
-    return name, text.lstrip()
+    is_apart = line[place] != ":" or not text[:1].strip() or bool(opened)
+    if not is_name or not (is_apart or name.casefold() in known):
+        return "", line, False
+    return name, text.lstrip(), not is_item
+
+
+def _without_bullet(written: str) -> tuple[str, bool]:
+    """Returns the beginning of a line without the sign or number of an item, and True if it had one."""
+    bare = written.lstrip("-+•–—># \t")
+    if bare.startswith("* "):
+        bare = bare[2:].lstrip()
+    number = bare.lstrip("0123456789")
+    if number != bare and number[:1] in (".", ")", "、") and number[1:2] in (" ", "*", "_"):
+        bare = number[1:].lstrip()
+    return bare, bare != written
+
+
+def _without_direction(name: str) -> str:
+    """Returns a name without what stands in brackets behind it."""
+    place = name.rfind(_DIRECTIONS[name[-1:]]) if name[-1:] in _DIRECTIONS else -1
+    return name[:place].rstrip() if place > 0 else name
 
 
 def _looks_like_a_name(name: str) -> bool:

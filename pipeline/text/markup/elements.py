@@ -33,14 +33,17 @@ def _names(listed: str) -> frozenset[str]:
     return frozenset(listed.split())
 
 
+_THOUGHTS = "think thinking thought reasoning scratchpad tool_call tool_calls function_call tool_result"
+THOUGHTS = _names(_THOUGHTS)
+"""what a model writes for itself, and not for who listens"""
 _SOUNDS = {
     Sound.BLOCK: """p div h1 h2 h3 h4 h5 h6 ul ol li dl dt dd blockquote pre hr table caption tr thead tbody tfoot section
     article main header footer nav aside address figure figcaption details summary fieldset legend form center html body option
     paragraph sentence""",
     Sound.CELL: "td th",
     Sound.LINE: "br",
-    Sound.SILENT: """script style head title template noscript svg audio video object iframe canvas map button select textarea
-    datalist noframes metadata think thinking thought reasoning scratchpad tool_call tool_calls function_call tool_result""",
+    Sound.SILENT: f"""script style head title template noscript svg audio video object iframe canvas map button select textarea
+    datalist noframes metadata {_THOUGHTS}""",
     Sound.MARK: "rt rp rtc",
     Sound.RAISED: "sup",
     Sound.LETTER: "img",
@@ -88,7 +91,7 @@ def is_mark(attributes: Mapping[str, str]) -> bool:
 _POWERS = str.maketrans("0123456789+-−–()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻⁽⁾ⁿ")
 _POWER = re.compile(r"[+\-−–]?\d{1,4}|n")
 _ORDINAL = re.compile(r"st|nd|rd|th|er|e|o|a|º|ª", re.IGNORECASE)
-_UNIT = re.compile(r"(?<![A-Za-z])(?:[kcmdµμn]?m|s|ft|in|yd|mi|[A-Za-z])\s?$")
+_UNIT = re.compile(r"(?<![A-Za-z])(?:[kcmdµμn]?m|s|ft|in|yd|mi|[A-Za-z]|[b-df-hj-np-tvwxz]{2})\s?$")
 
 
 def raised(before: str, text: str) -> str:

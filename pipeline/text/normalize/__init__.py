@@ -5,11 +5,11 @@ Out:   NormalizedText: Chinese characters, Latin letters, spaces, the signs "，
        what ChatTTS was trained on
 Never: tokens, voices
 
-One pass, in reading order: written (Unicode to plain signs, each with its position), shadow (one spelling of characters and
-numbers, position by position), languages (the language of each
-position), structure (the markup of whole lines), scan (the first matching rule reads the text; its _ORDER names the modules
-of rules, whose shared tables are in units and words), known (drops what the checkpoint does not know), join (one text and its
-spans). Nothing here can write a bracket: only a tag of the source becomes a tag.
+One pass, in reading order: edits (inline markup, ends of lines in sentences), written (Unicode to plain signs, each with its
+position), shadow (one spelling of characters and numbers, position by position), languages (the language of each position),
+structure (the markup of whole lines), scan (the first matching rule reads the text; its _ORDER names the modules of rules, with
+shared tables in units and words), known (drops what the checkpoint does not know), join (one text and its spans).
+Nothing here can write a bracket: only a tag of the source becomes a tag.
 """
 
 import re
@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.spec import CONTROL_TAGS
+from pipeline.text.normalize.edits import edits
 from pipeline.text.normalize.join import join
 from pipeline.text.normalize.known import ANYTHING, UNKNOWN, UNTAUGHT_TAG, Vocabulary, only_known, vocabulary_of
 from pipeline.text.normalize.languages import detect_language, language_runs, paint
@@ -78,7 +79,8 @@ def normalize(
     readings = (
         [replace(reading, start=reading.start + edge, stop=reading.stop + edge) for reading in readings] if edge else readings
     )
-    written = write(source, tags=tags, readings=readings, entities=options.html)
+    moved = [edit._replace(start=edit.start + edge, stop=edit.stop + edge) for edit in edits(text, options)]
+    written = write(source, tags=tags, readings=readings, edits=moved, entities=options.html)
     written = replace(written, text=shadow(written.text))
     painted = paint(written.text, language, fallback)
     inside = _places(written, edge, edge + len(text))

@@ -16,7 +16,7 @@ import re
 from itertools import pairwise
 
 from pipeline.text.normalize.options import Language, LanguageChoice
-from pipeline.text.normalize.words import FUNCTION_WORDS, HTML_BLOCKS, HTML_INLINE
+from pipeline.text.normalize.words import FUNCTION_WORDS
 
 STRETCH_WORDS = 3
 """Latin words in a row that form a stretch of English in a Chinese sentence, unless they are a name: iPhone 16 Pro Max"""
@@ -30,7 +30,7 @@ _TOKEN = re.compile(
 _MAY_BE_MARKUP = frozenset("<\\/]`$")
 _MARKUP = re.compile(
     r"```[\s\S]{0,5000}?```|`[^`\n\u3400-\u9fff]{1,200}`|\$(?=\S)(?=[^$\n]{0,300}[\\^_=<>+])[^$\n]{1,300}(?<=\S)\$(?!\d)"
-    rf"|</?(?:{'|'.join(sorted(HTML_BLOCKS + HTML_INLINE))})(?:\s[^<>]{{0,500}})?/?>|<!--[^<>]{{0,500}}-->|\\[A-Za-z]{{1,20}}"
+    r"|</?[A-Za-z][\w:-]{0,40}(?:\s[^<>]{0,500})?/?>|<!--[^<>]{0,500}-->|\\[A-Za-z]{1,20}"
     r"|\b(?:https?|ftp)://[^\s\u3000-\uffff]{1,2000}|\]\([^()\s]{1,500}\)",
     re.IGNORECASE,
 )

@@ -5,14 +5,8 @@ Out:   gaps, drops, the names of signs
 Never: words, numbers
 """
 
-import re
-
 from pipeline.text.normalize.options import Language
-from pipeline.text.normalize.rule import Drop, Gap, Match, Outcome, Rule, alternatives, rule
-from pipeline.text.normalize.words import HTML_BLOCKS, HTML_INLINE
-
-_BLOCK = re.compile(rf"</?(?:{alternatives(HTML_BLOCKS)})\b", re.IGNORECASE)
-_LONGEST_COMMENT = 5000
+from pipeline.text.normalize.rule import Drop, Gap, Match, Outcome, Rule, rule
 
 
 def _stop(match: Match, language: Language) -> Outcome:
@@ -29,6 +23,10 @@ def _dash(match: Match, language: Language) -> Outcome:
 
 def _zero(match: Match, language: Language) -> Outcome:
     return "零"
+
+
+def _dot(match: Match, language: Language) -> Outcome:
+    return "点" if language == "zh" else "dot"
 
 
 def _list(match: Match, language: Language) -> Outcome:
@@ -55,15 +53,10 @@ def _markup_line(match: Match, language: Language) -> Outcome:
     return Drop("markup", Gap.STOP)
 
 
-def _tag(match: Match, language: Language) -> Outcome:
-    return Drop("markup", Gap.STOP if _BLOCK.match(match[0]) else Gap.NONE)
-
-
 _TARGET = r"(?:[^()\s]|\([^()\s]{0,200}\)){0,2000}"
 _LINE = r"(?:(?<=\n)|(?<![\s\S]))"
 RULES: list[Rule] = [
     # markdown
-    rule("`", r"```[A-Za-z0-9+-]{0,20}", _markup_line, "markdown"),
     rule("`", r"`{1,3}", _markup, "markdown"),
     rule("#", rf"{_LINE}#{{1,6}}\s", _markup, "markdown"),
     rule("-*•○+>", rf"{_LINE}(?:[-*+•○]|>{{1,3}})\s", _markup, "markdown"),
@@ -77,15 +70,11 @@ RULES: list[Rule] = [
         _markup_space,
         "markdown",
     ),
-    rule("[", r"\[\^[A-Za-z0-9_-]{1,30}\]", _markup, "markdown"),
     rule("\\", r"\\(?=[*_#`\[\](){}~>+.!|\n-])", _markup, "markdown"),
     rule("|", r"\|\|(?=\S)|(?<=\S)\|\|", _markup, "markdown"),
     rule("#=*~", r"={4,}|#{4,}|\*{4,}|~{3,}", _markup_space, "markdown"),
     rule("!", r"!(?=\[)", _markup, "markdown"),
     rule("|", r"\|[\s|:-]{0,200}(?=\n)|\|\s?:?-{2,}[\s|:-]{0,200}", _markup_line, "markdown"),
-    # HTML
-    rule("<", rf"</?(?i:{alternatives(HTML_BLOCKS + HTML_INLINE)})(?:\s[^<>]{{0,500}})?/?>", _tag, "html"),
-    rule("<", rf"<!--[^<>]{{0,{_LONGEST_COMMENT}}}-->|<!DOCTYPE[^<>]{{0,200}}>", _markup_space, "html"),
     # punctuation
     rule("\n", r"\n", _stop),
     rule(" ", r" ", _space),
@@ -94,6 +83,11 @@ RULES: list[Rule] = [
     rule("…", r"…+(?=\s*$)", _stop),
     rule("…", r"…+", _comma),
     rule(".", r"\.{2,}(?=\s*[a-z\u4e00-\u9fff])", _comma),
+    # a name: sys.path, .NET, B.Sc., rc.3; but a stop where a sentence begins without a blank
+    rule(
+        ".", r"(?<![A-Za-z0-9])\.(?=[A-Za-z_])|(?<=[A-Za-z0-9_)])\.(?=[a-z_])|(?<=[A-Za-z][A-Za-z])\.(?=[A-Z](?![a-z]))", _dot
+    ),
+    rule(".", r"(?<![A-Za-z][A-Za-z])(?<=[A-Za-z])\.(?=[A-Z])|(?<=[A-Za-z])\.(?=\d)", _space),
     rule(".", r"\.", _stop),
     rule("，", r"，", _comma),
     rule("、", r"、", _list),

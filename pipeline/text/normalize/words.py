@@ -6,11 +6,6 @@ Never: patterns, numbers
 
 from pipeline.text.normalize.tables import word_list, word_table
 
-
-def _words(listed: str) -> tuple[str, ...]:
-    return tuple(listed.split())
-
-
 MONTHS = word_list("months")
 MONTH_NUMBERS = (
     {name.lower(): number for number, name in enumerate(MONTHS, 1)}
@@ -33,12 +28,5 @@ FILE_ENDINGS = word_list("file endings")
 PLAIN_ENDINGS = frozenset(word_list("plain endings"))
 REGNAL = word_list("regnal")
 NUMBERED = word_list("numbered")
-HTML_BLOCKS = _words("p div br hr li ul ol tr table h1 h2 h3 h4 h5 h6 section article blockquote pre header footer option")
-HTML_INLINE = _words(
-    "a b i u s em strong span code small big sub sup font mark del ins q cite kbd img td th thead tbody tfoot html head "
-    "body title meta link script style nav main aside form label input button select textarea video audio source svg path "
-    "iframe abbr center figure figcaption details summary tt var samp ruby rt rp wbr"
-)
-
 FUNCTION_WORDS = frozenset(word_list("function words"))  # English sentences have them, names and labels do not
 MEASURES = word_list("measures")  # what is counted: 2 before one of them is 两

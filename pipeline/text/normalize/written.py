@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from pipeline.text.normalize.edits import Edit
 from pipeline.text.normalize.options import Reading
 from pipeline.text.normalize.tables import word_table
 
@@ -62,22 +63,28 @@ class Written:
     """place of an UNREADABLE -> the reason why it is dropped"""
 
 
-def write(source: str, *, tags: Sequence[tuple[int, int]], readings: Sequence[Reading], entities: bool) -> Written:
+def write(
+    source: str, *, tags: Sequence[tuple[int, int]], readings: Sequence[Reading], edits: Sequence[Edit] = (), entities: bool
+) -> Written:
     """Rewrites a source text for the rules.
 
     Args:
         tags: where the control tags are, in order.
         readings: given readings, in order; a tag that overlaps one is ignored.
+        edits: what is not read as it stands, in order; one that overlaps a reading or a tag is ignored.
         entities: True: &amp; and the like become the characters they name.
     """
     writer = _Writer(source, entities)
-    stretches: list[tuple[int, int, str | None]] = [(reading.start, reading.stop, reading.spoken) for reading in readings]
+    stretches: list[tuple[int, int, str | Edit | None]] = [
+        (reading.start, reading.stop, reading.spoken) for reading in readings
+    ]
     stretches += [(start, stop, None) for start, stop in tags]
+    stretches += [(edit.start, edit.stop, edit) for edit in edits]
     place = 0
     for start, stop, reading in sorted(stretches, key=lambda stretch: stretch[:2]):
         if start >= place:
             writer.copy(place, start)
-            writer.opaque(start, stop, reading)
+            writer.edit(reading) if isinstance(reading, Edit) else writer.opaque(start, stop, reading)
             place = stop
     writer.copy(place, len(source))
     return writer.written()
@@ -111,6 +118,17 @@ class _Writer:
             self._readings[len(self._starts)] = reading
         self._put(OPAQUE, start, stop)
 
+    def edit(self, edit: Edit) -> None:
+        if edit.code:
+            self._drop(edit.start, edit.stop, edit.code)
+            self._put(edit.text, edit.stop, edit.stop)
+        elif edit.text:
+            self._put(edit.text, edit.start, edit.stop)
+        elif self._stops and self._stops[-1] == edit.start:
+            self._stops[-1] = edit.stop
+        else:
+            self._drop(edit.start, edit.stop, "invisible")
+
     def copy(self, start: int, stop: int) -> None:
         while start < stop:
             start = self._copy_next(start, stop)
@@ -143,13 +161,15 @@ class _Writer:
         return place + 1
 
     def _put(self, plain: str, start: int, stop: int) -> None:
+        if not plain:
+            return
         # The first character stands for the whole range, the others for its empty rest.
         self._parts.append(plain)
         self._starts.extend([start] + [stop] * (len(plain) - 1))
         self._stops.extend([stop] * len(plain))
 
     def _drop(self, start: int, stop: int, code: str) -> None:
-        if self._drops and self._drops[-1][1:] == (start, code):
+        if self._drops and self._drops[-1][1:] == (start, code) and self._stops[-1:] != [start]:
             start = self._drops.pop()[0]
         self._drops.append((start, stop, code))
 

@@ -1,0 +1,237 @@
+"""Edits: what of a source text is not read as it stands: tags, tokens of models, notes, faces, and ends of lines in a sentence.
+
+In:    a source text
+Out:   Edits, in order: what stands in place of some characters, or why they are dropped
+Owns:  the shapes of inline markup; where a sentence goes on in the next line
+Never: elements one by one (pipeline/text/markup/elements.py); the markup of whole lines (structure.py); numbers
+
+Each pattern is bounded, and what is looked for once in the rest of a text and is not there is not looked for again.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pipeline.text.lines import goes_on
+from pipeline.text.markup.elements import INLINE, SOUNDS, THOUGHTS, Sound, raised
+from pipeline.text.normalize.options import NormalizeOptions
+
+
+class Edit(NamedTuple):
+    """Characters [start, stop) of the source become `text`, or are dropped and leave `text` behind."""
+
+    start: int
+    stop: int
+    text: str = ""
+    code: str = "markup"
+    """why they are dropped; empty: they are spoken as `text`"""
+
+
+_ATTRIBUTE = r"\s{1,9}[\w:@.-]{1,60}(?:\s?=\s?(?:\"[^\"<>]{0,400}\"|'[^'<>]{0,400}'|[^\s\"'<>=]{1,200}))"
+_SHAPES = (
+    ("code", r"(?P<ticks>`{1,3})(?!`)[^`\n]{1,300}(?P=ticks)(?!`)"),
+    ("raised", r"<sup>(?P<power>[^<>\n]{1,12})</sup>|(?<=[A-Za-z0-9)])\^(?P<power_2>[0-9n+-]{1,6})\^"),
+    ("pause", r"<break\b[^<>]{0,100}>|<#\d{1,4}(?:\.\d{1,3})?#>|\[\[slnc \d{1,6}\]\]"
+     r"|\[(?:pause|break|silence|wait)(?:[:= ]\s?\d{1,5}(?:\.\d{1,3})?\s?(?:ms|s|sec|seconds)?)?\]"
+     r"|\[(?:uv_break|v_break|lbreak|llbreak|break_\d)\]"),
+    ("token", r"<[|｜](?:im_start|start_header_id)[|｜]>(?:system|user|assistant|tool|model)?|<start_of_turn>(?:user|model)?"
+     r"|<[|｜][^|｜<>\n]{1,60}[|｜]>|<</?SYS>>|\[/?(?:INST|SYS|TOOL_CALLS|THINK|EOS|BOS)\]|\[(?:laugh(?:_\d)?|oral_\d|speed_\d)\]"),
+    ("tag", rf"<(?P<close>/?)(?P<name>[A-Za-z][\w:.-]{{0,60}})(?P<attributes>(?:{_ATTRIBUTE}?){{0,20}})\s{{0,9}}/?>"),
+    ("comment", r"<!--|<!DOCTYPE[^<>]{0,200}>"),
+    ("note", r"\[\^[\w-]{1,30}\]|【\d{1,3}(?::\d{1,3})?†[^】\n]{0,80}】"
+     r"|(?<=[^\s\[({])\[\d{1,3}(?:\s?[,;–-]\s?\d{1,3}){0,6}\](?!\(|\s?=[^=]|\.[a-z_])"
+     r"|\[(?:citation needed|clarification needed|better source needed|who\?|when\?|来源请求|(?:note|注)\s?\d{1,2})\]"
+     r"|(?<=[a-z.,;)”\"])\[[a-hj-rt-z]\](?![A-Za-z(])|(?<=\])\[[^\[\]\n]{0,80}\]"),
+    ("cited", r"(?<=[A-Za-z,.;:)”\"’])[ ]\[\d{1,3}(?:\s?[,;–-]\s?\d{1,3}){0,6}\](?=[\s.,;:)]|$)"),
+    ("brace", r"[ ]?\{[#.:][\w .#=:\"'-]{1,120}\}"),
+    ("pair", r"(?<![=\w])==(?=[^\s=])(?P<marked>[^=\n]{1,200})(?<=\S)==(?![=\w])"
+     r"|(?<![+\w])\+\+(?=[^\s+])(?P<inserted>[^+\n]{1,200})(?<=\S)\+\+(?![+\w])"
+     r"|(?<=[A-Za-z0-9)])~(?P<lowered>[0-9A-Za-z+-]{1,6})~(?!~)"),
+    ("face", r"(?<![^\s\u4e00-\u9fff.,!?。，！？~])(?:[:;]['^-]?(?:[DPpOo3*|\\/]|[)(]{1,3})|=[)(DP]|[xX]D{1,3}|:'\(|</?3{1,2})"
+     r"(?![\w/])|(?<![\w^(])(?:\^[_.-]?\^|[TQ]_+[TQ]|[oO0]_+[oO0]|>_+<|-_+-|u_u|[xX]_[xX]|;_;|=_=|¯\\?_\(ツ\)_/¯|ಠ_ಠ)(?![\w^])"
+     r"|[(（](?P<face>[^()（）\n]{3,14})[)）][╯︵┻━ノヽ彡]{0,8}"),
+)  # fmt: skip
+_MARKDOWN = frozenset(["note", "cited", "brace", "pair", "face"])
+_SHAPE = re.compile("|".join(f"(?P<{name}_shape>{pattern})" for name, pattern in _SHAPES))
+_MAY_BE = re.compile(r"[<\[【`=~^{:;+(（_]|XD|xD")
+_QUOTED = re.compile(r"\s+[\w:.-]+\s?=\s?[\"']")
+_FLAGS = (
+    "",
+    "checked",
+    "disabled",
+    "hidden",
+    "open",
+    "controls",
+    "async",
+    "defer",
+    "selected",
+    "nowrap",
+    "required",
+    "noshade",
+)
+_KEEPS_CITED = re.compile(r"\b(?:in|see|by|of|from|to|and|with|cf\.?|ref\.?|refs\.?|at)$", re.IGNORECASE)
+_FACE = re.compile(r"(?P<eye>\S)\s?[_.ω‿▽□﹏дД-]{1,3}\s?(?P=eye)|[\^°´`･・ω◕≧≦﹏▽□╥︶‿ಠ><;￣ﾟ_]", re.IGNORECASE)
+_WORDS = re.compile(r"[\u4e00-\u9fff]|[A-Za-z0-9]{2}")
+
+_LINE_END = re.compile(r"[^\S\n\r\u2028\u2029]{0,40}(?:\r\n|[\n\r\v\f\x85\u2028\u2029])[^\S\n\r\u2028\u2029]{0,40}")
+_FENCE = re.compile(r"[ ]{0,12}(?:`{3,}|~{3,})[^`\n]{0,60}$")
+_QUOTE = re.compile(r"(?:>[ ]{0,3}){1,6}")
+_STRUCTURE = re.compile(
+    r"[-*+•–—○●▪·][ \t]|\d{1,3}[.)、](?!\d)|[(（]?[A-Za-z\d]{1,3}[)）][ ]|[一二三四五六七八九十]{1,3}、|#{1,6}[ ]|\|"
+    r"|[-=*_~#+]{3}|\[[^\]\n]{1,80}\]:|[$>][ ]|[A-Z][\w ]{0,24}[:：][ ]|[\u4e00-\u9fff]{1,6}[:：]"
+)
+_APART = re.compile(r"\s*(?:#{1,6}[ ]|\||[-=*_~#+]{3})")
+_SHORT_LINE = 4  # words, of a list without signs
+_APART_WORD = re.compile(
+    r"(?:twen|thir|for|fif|six|seven|eigh|nine)ty$|^(?:well|self|non|half|ex|high|low|long|short)$", re.IGNORECASE
+)
+
+
+def edits(source: str, options: NormalizeOptions) -> list[Edit]:
+    """Returns the edits of a text; they do not overlap."""
+    fences = list(_fences(source)) if "```" in source or "~~~" in source else []
+    found = list(_inline(source, options)) if _MAY_BE.search(source) else []
+    found += _line_ends(source)
+    ordered: list[Edit] = []
+    for edit in sorted(found, key=lambda edit: (edit.start, -edit.stop)):
+        if (not ordered or edit.start >= ordered[-1].stop) and not any(start < edit.start < stop for start, stop in fences):
+            ordered.append(edit)
+    return ordered
+
+
+def _inline(source: str, options: NormalizeOptions) -> Iterator[Edit]:
+    known: set[str] = set()
+    place = 0
+    while match := _SHAPE.search(source, place):
+        name = str(match.lastgroup).removesuffix("_shape")
+        place = match.end()
+        if name == "code" or not (options.markdown if name in _MARKDOWN else options.html):
+            continue
+        for edit in _edits_of(name, match, known):
+            place = max(place, edit.stop)
+            yield edit
+
+
+def _edits_of(name: str, match: re.Match[str], known: set[str]) -> Iterator[Edit]:
+    source, start, stop = match.string, match.start(), match.end()
+    match name:
+        case "raised":
+            power = raised(source[max(0, start - 8) : start], match["power"] or match["power_2"])
+            yield Edit(start, stop, power, "" if power else "markup")
+        case "pause":
+            yield Edit(start, stop, ", ")
+        case "token":
+            yield Edit(start, stop, " ")
+        case "note" | "brace":
+            yield Edit(start, stop)
+        case "cited" if not _KEEPS_CITED.search(source, max(0, start - 12), start):
+            yield Edit(start, stop)
+        case "pair":
+            group = next(key for key in ("marked", "inserted", "lowered") if match[key])
+            yield Edit(start, match.start(group))
+            yield Edit(match.end(group), stop)
+        case "face" if match["face"] is None or _is_face(match["face"]):
+            yield Edit(start, stop, " ", "emoji")
+        case "comment":
+            end = stop if match[0].startswith("<!D") else _behind("-->", source, stop, known)
+            if end:
+                yield Edit(start, end, " ")
+        case "tag":
+            yield from _tag(match, known)
+
+
+def _is_face(inner: str) -> bool:
+    signs = len(_FACE.findall(inner))
+    return not _WORDS.search(inner) and (signs > 1 or bool(_FACE.search(inner) and _FACE.search(inner)["eye"]))  # type: ignore[index]
+
+
+def _tag(match: re.Match[str], known: set[str]) -> Iterator[Edit]:
+    source, start, stop, name = match.string, match.start(), match.end(), match["name"].lower()
+    sound = SOUNDS.get(name)
+    if "=" not in match["attributes"] and match["attributes"].strip().lower() not in _FLAGS:
+        return  # a<b and c>d
+    if sound is None and name not in INLINE:
+        is_word = start > 0 and source[start - 1].isalnum() and not match["close"]  # List<String>
+        if is_word or (match["attributes"] and not _QUOTED.match(match["attributes"])):
+            return
+    if sound in (Sound.SILENT, Sound.MARK) and not match[0].endswith("/>"):
+        is_thought = name in THOUGHTS
+        is_open = f"<{name}" in known
+        known.add(f"<{name}")
+        if match["close"]:  # the template of a model may have written the beginning
+            yield Edit(0 if is_thought and not is_open else start, stop, " ")
+            return
+        end = _behind(f"</{name}>", source, stop, known)
+        if end and (sound is Sound.SILENT or end - stop < 100):
+            yield Edit(start, end, "" if sound is Sound.MARK else " ")
+        elif sound is Sound.SILENT and (not is_thought or not source[:start].strip()):
+            yield Edit(start, len(source))
+        else:
+            yield Edit(start, stop)
+        return
+    gap = {Sound.BLOCK: "\n", Sound.LINE: "\n", Sound.CELL: ", "}.get(sound) if sound else None  # type: ignore[arg-type]
+    yield Edit(start, stop, gap if gap is not None else "" if name in INLINE or sound else " ")
+
+
+def _behind(end: str, source: str, place: int, known: set[str]) -> int:
+    """Returns the place behind an end; 0: it is nowhere in the rest."""
+    if end in known:
+        return 0
+    found = re.compile(re.escape(end), re.IGNORECASE).search(source, place)
+    if found is None:
+        known.add(end)
+    return found.end() if found else 0
+
+
+def _fences(source: str) -> Iterator[tuple[int, int]]:
+    """Yields the places between the fences of code."""
+    begin, place = -1, 0
+    for line in source.splitlines(keepends=True):
+        if _FENCE.match(line.rstrip()):
+            if begin >= 0:
+                yield begin, place
+            begin = place if begin < 0 else -1
+        place += len(line)
+    if begin >= 0:
+        yield begin, len(source)
+
+
+def _line_ends(source: str) -> Iterator[Edit]:
+    """Yields a blank, or nothing, in place of the ends of lines in a sentence."""
+    ends = list(_LINE_END.finditer(source))
+    if not ends:
+        return
+    edges = [0, *(end.end() for end in ends)]
+    lines = [source[begin : end.start()] for begin, end in zip(edges, ends, strict=False)] + [source[edges[-1] :]]
+    lists, sentences = _paragraphs(lines)
+    for number, (end, before, after) in enumerate(zip(ends, lines, lines[1:], strict=False)):
+        quote = _QUOTE.match(after) if _QUOTE.match(before) else None
+        rest = after[quote.end() :] if quote else after
+        if not before.strip() or not rest.strip() or _STRUCTURE.match(rest) or _APART.match(before):
+            continue
+        stop = end.end() + (quote.end() if quote else 0)
+        if before[-1] in "-\u00ad‐" and before[-2:-1].isalpha() and rest[0].islower():
+            last = re.split(r"[\s-]", before[:-1][-24:])[-1]
+            yield Edit(end.start(), stop, " ", "") if _APART_WORD.search(last) else Edit(end.start() - 1, stop, "", "")
+        elif (
+            goes_on(before, rest, is_list=number in lists)
+            or (number in sentences and rest[0].islower())
+            or (_STRUCTURE.match(before.lstrip()) and end[0][-1] in " \t")
+        ):
+            yield Edit(end.start(), stop, " ", "")
+
+
+def _paragraphs(lines: list[str]) -> tuple[set[int], set[int]]:
+    """Returns the numbers of lines in lists, three and more short ones, and in sentences that only their last line ends."""
+    lists, sentences, paragraph = set[int](), set[int](), list[int]()
+    for number, line in enumerate([*lines, ""]):
+        if line.strip():
+            paragraph.append(number)
+            continue
+        is_closed = [lines[index].rstrip()[-1:] in ".!?…。！？" for index in paragraph]
+        if is_closed[-1:] == [True] and is_closed.count(True) == 1:
+            sentences.update(paragraph)
+        elif len(paragraph) > 2 and all(len(lines[index].split()) <= _SHORT_LINE for index in paragraph):
+            lists.update(paragraph)
+        paragraph = []
+    return lists, sentences
