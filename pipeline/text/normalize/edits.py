@@ -142,7 +142,7 @@ def _edits_of(name: str, match: re.Match[str], known: set[str]) -> Iterator[Edit
 
 def _is_face(inner: str) -> bool:
     signs = len(_FACE.findall(inner))
-    return not _WORDS.search(inner) and (signs > 1 or bool(_FACE.search(inner) and _FACE.search(inner)["eye"]))  # type: ignore[index]
+    return not _WORDS.search(inner) and (signs > 1 or bool(_FACE.search(inner) and _FACE.search(inner)["eye"]))
 
 
 def _tag(match: re.Match[str], known: set[str]) -> Iterator[Edit]:
