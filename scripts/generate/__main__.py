@@ -14,7 +14,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.json_format import MessageToJson
 from grpc_tools import protoc
 
-from scripts.generate import architecture_page, k8s_config, monitoring, mounts, pinyin_table
+from scripts.generate import architecture_page, clients_page, k8s_config, monitoring, mounts, pinyin_table
 from serve.commands.operate.config_reference import markdown
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +24,14 @@ RIVA = ROOT / "serve/protocols/riva/riva_tts.proto"
 def all_files() -> dict[Path, str]:
     """Returns path -> text of every generated file."""
     files = {ROOT / "docs/configuration-reference.md": markdown(), RIVA.with_suffix(".json"): riva_protocol()}
-    return files | architecture_page.files() | k8s_config.files() | monitoring.files() | pinyin_table.files()
+    return (
+        files
+        | architecture_page.files()
+        | clients_page.files()
+        | k8s_config.files()
+        | monitoring.files()
+        | pinyin_table.files()
+    )
 
 
 def riva_protocol() -> str:
