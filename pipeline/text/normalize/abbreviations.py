@@ -22,16 +22,7 @@ _STREETS = word_table("street")
 _BEFORE_NUMBERS = word_table("before number")  # lower or upper case; a number follows
 _DOTTED = word_table("dotted")  # with a dot, in this spelling or with a capital letter
 _CAPITALIZED = {"co": "Company", "fig": "Figure"}
-_SURE = {
-    "AVE": "Avenue",
-    "BLVD": "Boulevard",
-    "PKWY": "Parkway",
-    "Hwy": "Highway",
-    "HWY": "Highway",
-    "Rte": "Route",
-    "Rt": "Route",
-}
-_SURE |= {"Fl": "Floor", "est": "estimate", "incl": "included"}
+_SURE = word_table("sure")
 _NO_CAPITAL = ("max", "cont", "est")
 _WEEKDAYS = word_table("weekday")
 _SURE_DAYS = [day for day in _WEEKDAYS if day not in ("Sat", "Sun")]

@@ -44,7 +44,7 @@ _OLD_YEAR_BEFORE = re.compile(
 
 _REIGN = re.compile(
     r"\b(?:rul|reign|liv|last|flourish|serv|occup|inhabit|govern|stood|built|construct|king|queen|emperor|empress|pope|duke|count|war|dynasty|period|"
-    r"era|century|medieval|colon|wrote|work|empire|kingdom)",
+    r"years?\b|era|century|medieval|colon|wrote|work|empire|kingdom)",
     re.IGNORECASE | re.ASCII,
 )
 _SPAN = re.compile(

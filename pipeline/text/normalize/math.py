@@ -75,6 +75,11 @@ def _of(match: Match, language: Language) -> Outcome:
     return "of" if language == "en" else Gap.SPACE
 
 
+def _of_one(match: Match, language: Language) -> Outcome:
+    """The (x) of f(x)."""
+    return ("" if language == "zh" else "of ") + tex_words(match["of"], language)
+
+
 def _raised(match: Match, language: Language) -> Outcome:
     """The mc^2 of E=mc^2: its letters one by one."""
     spoken = spelled(match["letters"][:-1])
@@ -136,5 +141,6 @@ RULES: list[Rule] = [
         "numbers",
     ),
     rule("a", r"(?<=\d\s)x(?=\s\d[\d.]{0,12}\s?=)", _times, "numbers"),
+    rule("(", r"(?<=(?<![A-Za-z.])[fghpFGHPO])\((?P<of>[A-Za-z0-9])\)", _of_one, "numbers"),
     rule("(", r"(?<=(?<![A-Za-z.])[fghpquvyFGHOPTVELNW])\((?=[A-Za-z0-9][^()\n]{0,40}\))", _of, "numbers"),
 ]

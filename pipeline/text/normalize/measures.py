@@ -17,7 +17,7 @@ _UNIT = alternatives(list(UNITS))
 _CLOSE = alternatives(list(CLOSE_UNITS))
 _ARTICLE_BEFORE = re.compile(r"(?:^|[^A-Za-z.])[Aa]n?\s[\"']?$")
 _MILLIONS_AFTER = re.compile(
-    r" (?!(?:waves|sprints|races|hurdles|runs|walls|cables|steps|lengths|swells|seas|poles|ropes|pipes|"
+    r"\+? (?!(?:waves|sprints|races|hurdles|runs|walls|cables|steps|lengths|swells|seas|poles|ropes|pipes|"
     r"was|is|has|as|its|his|this|pools|"
     r"boats|yachts|planks|trees|towers|freestyle|heats|finals|less|across)\b)"
     r"(?:(?:more|other|new|active|daily|monthly|paying|registered|unique|tons of|barrels of)\s)?"

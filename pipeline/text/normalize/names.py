@@ -9,7 +9,7 @@ import re
 
 from pipeline.text.normalize.latin import is_acronym, join_words, latin_word, letters
 from pipeline.text.normalize.models import model_number
-from pipeline.text.normalize.numbers import integer, pairs, spell
+from pipeline.text.normalize.numbers import integer, pairs, plural_of, spell
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import NOT_IN_WORD, SENTENCE_END
 from pipeline.text.normalize.rule import Gap, Match, Outcome, Rule, alternatives, before, rule
@@ -29,11 +29,6 @@ _ORGANISATION_BEFORE = re.compile(r"\b(?:[Tt]he|by|from|with|to)\s$")
 _ORGANISATION_AFTER = re.compile(
     r"(?:'s)?\s(?:says?|said|warn|declar|report|recommend|has|is|was|estimat|announc|list|classif|approv|chief|director|guidelines|data|official)"
 )
-_COMPUTING_AFTER = re.compile(
-    r"\s(?:department|team|staff|support|manager|managers|industry|sector|systems?|professionals?|infrastructure|services?|security|companies|company|"
-    r"consultants?|consulting|specialists?|budget|jobs?|skills|projects?|director|guy|people|help|desk|admin|administrator|equipment|policy|"
-    r"training|firm|firms|expert|experts|worker|workers|technician|outsourcing|solutions?|problems?|issues?|spending|asset|assets)\b"
-)
 
 
 def _is_spelled(match: Match) -> bool:
@@ -41,7 +36,7 @@ def _is_spelled(match: Match) -> bool:
     context, stop = before(match, 12), match.end()
     if match[0] == "WHO":
         return bool(_ORGANISATION_BEFORE.search(context) or _ORGANISATION_AFTER.match(match.string, stop))
-    return bool(_COMPUTING_AFTER.match(match.string, stop)) or (match[0] == "IT" and context.lower().endswith((" in ", "our ")))
+    return not re.match(r"\s[A-Z]{2}", match.string[stop : stop + 3]) and not re.search(r"[A-Z]{2}\s$", context)
 
 
 def _is_shouting(match: Match) -> bool:
@@ -79,6 +74,9 @@ def _model(match: Match, language: Language) -> Outcome:
         return f"{parts[0].upper()} to {parts[2].upper()}"
     spoken = []
     for index, part in enumerate(parts):
+        if part[0].isdigit() and parts[index + 1 :] == ["s"]:
+            spoken.append(plural_of(model_number(part, "en")))  # B52s
+            break
         if part[0].isdigit():
             spoken.append(model_number(part, language))
         elif len(part) == 1 or (part.isupper() and (is_acronym(part) or len(parts) > 2)):

@@ -7,7 +7,6 @@ Never: money, measures, dates, telephone numbers, codes
 
 import re
 
-from pipeline.text.normalize.latin import join_words
 from pipeline.text.normalize.numbers import english, fraction, integer, number, ordinal, pairs, plural_of, roman, spell, year
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import COUNTED_AFTER, EDGE, NUMBER, TO
@@ -175,6 +174,12 @@ def _roman_listed(match: Match, language: Language) -> Outcome:
     return english(value) if value and value < 100 and _NUMBERED_LIST.search(before(match, 60)) else None
 
 
+def _roman_to(match: Match, language: Language) -> Outcome:
+    """The dash of Parts III-V."""
+    is_numbered = re.search(rf"\b(?i:{alternatives(NUMBERED)})s?\s[IVXL]{{1,7}}$", before(match, 24))
+    return _to(match, language) if is_numbered else None
+
+
 def _roman_title(match: Match, language: Language) -> Outcome:
     """The II of 《战狼II》: a number behind a Chinese name; a letter alone only where the name ends."""
     written = match["roman"]
@@ -284,6 +289,12 @@ def _own(match: Match, language: Language) -> Outcome:
     return f"{words}s" if language == "en" else None
 
 
+def _powers_of_ten(match: Match, language: Language) -> Outcome:
+    """100s of people."""
+    words = english(int(match["number"])).removeprefix("one ")
+    return f"{words}s" if language == "en" else None
+
+
 def _several(match: Match, language: Language) -> Outcome:
     """Old 486s, size 8s, 3x5s; 8s alone are seconds."""
     digits, context = match["number"], before(match, 16)
@@ -310,14 +321,6 @@ def _stars(match: Match, language: Language) -> Outcome:
     return "星" if language == "zh" else "stars"
 
 
-def _keys(match: Match, language: Language) -> Outcome:
-    """*键, press #, *#06#: keys of a telephone."""
-    names = (
-        {"*": ("star", "星"), "#": ("pound", "井")} if len(match[0]) > 1 else {"*": ("star", "星号"), "#": ("pound", "井号")}
-    )
-    return join_words([names[sign][language == "zh"] if sign in names else spell(sign, language) for sign in match[0]])
-
-
 def _digits(match: Match, language: Language) -> Outcome:
     return spell(match[0], language)
 
@@ -328,10 +331,12 @@ def _point(match: Match, language: Language) -> Outcome:
 
 _COUNTED = r"(?=\s(?:people|users|views|downloads|streams|parameters|tokens|years|plays|rows)\b)"
 FIRST: list[Rule] = [  # before ranges
+    rule("0", r"(?<![\d.,])(?P<number>10{1,6})s(?=\sof\b)", _powers_of_ten, "numbers"),
     rule("0", r"(?<![\d.,])(?!\d{0,2}[2-9]0s|\d00s)(?P<number>\d{1,4})s(?![A-Za-z0-9'])", _several, "numbers"),
     rule("-", r"-(?=\s?(?:\d{0,9}[a-zA-Z](?![A-Za-z])|\d|\())(?<![A-Za-z]{2}-)", _algebra, "numbers"),
 ]
 RULES: list[Rule] = [
+    rule("-–", r"[-–](?=[IVXL]{1,7}(?![A-Za-z0-9]))", _roman_to, "numbers"),
     rule("0", rf"(?P<low>(?<![\d.,-]){NUMBER}){TO}(?P<high>{NUMBER})\s?(?P<scale>bn|tn|[kKM]){EDGE}", _scaled_range, "numbers"),
     rule("0", r"24/7(?![\d/])", _always, "numbers"),
     rule(
@@ -360,12 +365,6 @@ RULES: list[Rule] = [
     rule("0", rf"(?P<number>{NUMBER})\s?(?P<scale>bn|tn|[kKM]|B{_COUNTED}){EDGE}", _scaled, "numbers"),
     rule("0", rf"(?<![\d.,/:-])(?P<low>\d{{1,3}})[-–](?=\d{{0,3}}\s?[{_VULGAR}])", _up_to, "numbers"),
     rule("★", r"(?:(?<=\d)|(?<=\d\s))[★☆](?!★)|★{1,5}☆{0,4}(?<=[★☆]{5})(?![★☆])", _stars),
-    rule(
-        "*#",
-        r"[*#](?=(?:号)?键)|(?:(?<=press )|(?<=Press )|(?<=then )|(?<=push )|(?<=dial ))[*#](?![*\w])|[*#]{1,2}\d[\d*#]{0,20}#",
-        _keys,
-        "numbers",
-    ),
     rule("a", r"(?:(?:No|no|Nr)\.\s?|NO\.)(?P<number>\d{1,9})(?!\d)", _numbered, "numbers"),
     rule("#", r"#(?P<number>\d{1,9})(?![\dA-Za-z])", _hash, "numbers"),
     rule(

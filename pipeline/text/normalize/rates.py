@@ -42,7 +42,7 @@ _SIGNS_BETWEEN = re.compile(r"\d[^A-Za-z0-9，。、,.;:!?()\n\u4e00-\u9fff-]{1,
 _AMOUNT_BEFORE = re.compile(
     r"(?:(?<![\d/])(?P<part>\d{1,2}/\d{1,3}|(?<!\d)[½⅓⅔¼¾⅛⅜⅝⅞]|\bhalf a|\bquarter)|"
     r"\b(?:hundred|thousand|million|billion|trillion|dozen)"
-    r"|\d[½⅓⅔¼¾⅛⅜⅝⅞]|\d\s\d{1,2}/\d{1,2}|\d/\d{2,3}|[\d.,]\d?\s?[x×]\s?\d[\d.,]{0,8}|[⁰¹²³⁴⁵⁶⁷⁸⁹]|\^-?\d{1,3}|\d\+|\d\s?[万亿千百多余来几]|[万亿千百十几半每两多少]|(?P<per>\bper|/))\s?$",
+    r"|\d[½⅓⅔¼¾⅛⅜⅝⅞]|\d\s\d{1,2}/\d{1,2}|\d/\d{2,3}|[\d.,]\d?\s?[x×]\s?\d[\d.,]{0,8}|[⁰¹²³⁴⁵⁶⁷⁸⁹]|\^-?\d{1,3}|\d\+|\d\s?[万亿千百多余来几]|[万亿千百十几半每两多少]|单位[为是:]?|[\u4e00-\u9fff][用以按]|(?P<per>\bper|/))\s?$",
     re.ASCII,
 )
 _NUMBERED_BEFORE = re.compile(

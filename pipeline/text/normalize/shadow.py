@@ -16,10 +16,13 @@ from pipeline.text.normalize.chinese_codes import CODE_BEFORE as CHINESE_CODE_BE
 from pipeline.text.normalize.codes import CALL_BEFORE, CODE_BEFORE
 
 _SPELLING = re.compile(
-    r"(?<![\d.,:/'A-Za-z-])(?<!\d )(?<!\.)(?:"
+    r"(?<![\d.,:/'A-Za-z])(?<!\d )(?<![\dA-Z.][-–])(?:"
     r"(?P<points>\d{1,3}(?:\.\d{3}){2,5}(?:,\d{1,2})?|\d{1,3}\.\d{3},\d\d?)(?![\d.,]*\d)"
     r"|(?P<apostrophes>\d{1,3}(?:'\d{3}){1,5}(?:\.\d{1,2})?)(?!['.]?\d)"
-    r"|(?P<blanks>[1-9]\d{0,2}(?: \d{3}){1,5})(?![\d:/%-]| \d|[.,]\d{3,}|-\d)"
+    r"|(?P<blanks>[1-9]\d{0,2}(?: \d{3}){1,5})(?![\d:/-]| \d|[.,]\d{3,}|-\d)"
+    r"|(?P<comma>\d{1,3},\d\d?)(?=\s?(?:kg|km|cm|mm|m|g|l|ml|°C|%|€|EUR|euros?)(?![A-Za-z0-9]))"
+    r"|(?P<span>(?:0?[6-9]|1\d|2[0-3])\.[0-5][05]\s?[-–]\s?(?:0?[6-9]|1\d|2[0-3])\.[0-5][05])"
+    r"(?=\s?(?:[.,;:!?)](?!\d)|$|\n|(?:daily|on|every|and|or|each|[MTWFS][a-z]{2})\b))"
     r"|(?P<hours>[01]?\d|2[0-4])(?P<point>\.)(?P<minutes>[0-5]\d)"
     r"(?=\s?(?:[AaPp]\.?[Mm]\b|o'clock|hrs\b|(?:on|this|every) [A-Z][a-z]{2,5}day|tonight|tomorrow|sharp|"
     r"in the (?:morning|afternoon|evening)"
@@ -27,12 +30,11 @@ _SPELLING = re.compile(
     r")",
     re.ASCII,
 )
-_MAY_BE_SPELLING = re.compile(r"\d[ .']\d")
+_MAY_BE_SPELLING = re.compile(r"\d[ .,']\d")
 _IP = re.compile(r"(?:25[0-5]|2[0-4]\d|1\d\d)(?:\.(?:25[0-5]|2[0-4]\d|1\d\d)){3}")
+_VERSION = re.compile(r"(?:version|release|build|\bver\.?|\bv)\s?$", re.IGNORECASE)
 _COUNTED = re.compile(r"\s?(?:[$€£¥%°]|[a-z]{2,}|[A-Z]{3}\b|[\u4e00-\u9fff]|[mglLtWV]\b)|[,.;]\d{1,2}\b", re.ASCII)
-_SIZE = re.compile(
-    r"[ -](?:watt|volt|mg|ml|kg|km|mm|cm|gram|liter|metre|meter|page|word|year|piece|hp|calorie|foot|inch)\b", re.ASCII
-)
+_SIZE = re.compile(r"[ -](?:watt|volt|mg|ml|gram|page|word|year|piece|hp|calorie|foot|inch)\b", re.ASCII)
 """what "3 100 watt bulbs" has behind its second number"""
 
 
@@ -53,10 +55,15 @@ def _simplified(text: str) -> str:
 
 def _one_spelling(match: re.Match[str]) -> str:
     written = match[0]
+    if match["span"]:
+        return written.replace(".", ":")
     if match["point"]:
         return f"{match['hours']}:{match['minutes']}"
+    if match["comma"]:
+        return written.replace(",", ".")
     if match["points"]:
-        return written if _IP.fullmatch(written) else written.translate(_SWAPPED)
+        is_name = _IP.fullmatch(written) or _VERSION.search(match.string[max(0, match.start() - 10) : match.start()])
+        return written if is_name else written.translate(_SWAPPED)
     if match["apostrophes"]:
         return written.replace("'", ",")
     return written.replace(" ", ",") if _is_count(match) else written

@@ -10,6 +10,7 @@ import re
 
 from pipeline.text.normalize.chinese_codes import CALLED_BEFORE
 from pipeline.text.normalize.codes import CALL_BEFORE, CODE_BEFORE
+from pipeline.text.normalize.latin import join_words
 from pipeline.text.normalize.numbers import spell
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.rule import Match, Outcome, Rule, before, rule
@@ -46,6 +47,14 @@ def _called(match: Match, language: Language) -> Outcome:
     return telephone_words(match[0], language) if is_called and is_long and not CODE_BEFORE.search(context[-12:]) else None
 
 
+def _keys(match: Match, language: Language) -> Outcome:
+    """*键, press #, *#06#: keys of a telephone."""
+    names = (
+        {"*": ("star", "星"), "#": ("pound", "井")} if len(match[0]) > 1 else {"*": ("star", "星号"), "#": ("pound", "井号")}
+    )
+    return join_words([names[sign][language == "zh"] if sign in names else spell(sign, language) for sign in match[0]])
+
+
 _NUMBER_BEFORE = re.compile(
     r"(?:\b(?:tel|telephone|fax|mobile|cell|phone|whatsapp|freephone|landline)\.?(?:\s(?:number|no\.?))?(?:\s(?:is|on|at))?|"
     r"\bcall \w+ (?:on|at)"
@@ -53,6 +62,12 @@ _NUMBER_BEFORE = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 RULES: list[Rule] = [  # before dates and quantities, which look similar
+    rule(
+        "*#",
+        r"[*#](?=(?:号)?键)|(?:(?<=press )|(?<=Press )|(?<=then )|(?<=push )|(?<=dial ))[*#](?![*\w])|[*#]{1,2}\d[\d*#]{0,20}#",
+        _keys,
+        "numbers",
+    ),
     rule("0+(", r"(?<![\d.])(?:\+?86[- ]?)?1[3-9]\d(?:[- ]?)\d{4}(?:[- ]?)\d{4}(?![\d.])", _telephone, "phone"),
     rule(
         "0",
