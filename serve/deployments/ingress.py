@@ -93,6 +93,10 @@ class Ingress:
         """As RivaService.config."""
         return await self._riva.config(requests, grpc_context)
 
+    async def Check(self, requests: Any, grpc_context: CallContext) -> Any:
+        """As RivaService.health."""
+        return await self._riva.health()
+
     def check_health(self) -> None:
         """Serve replaces the replica when this raises three times in a row, or its loop is too busy to answer."""
         self._background.check()

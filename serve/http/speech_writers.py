@@ -134,7 +134,7 @@ class JsonWriter:
             case Audio():
                 self._data += event.data
             case Finished():
-                body = json.dumps(self._body(event)).encode()
+                body = json.dumps(self.body(event)).encode()
                 headers = self._headers | coverage_header(event) | {"Content-Length": str(len(body))}
                 await self._connection.begin(headers)
                 await self._connection.write(body)
@@ -144,7 +144,8 @@ class JsonWriter:
         """Returns False: nothing was written."""
         return False
 
-    def _body(self, finished: Finished) -> dict[str, object]:
+    def body(self, finished: Finished) -> dict[str, Any]:
+        """Returns the object of a whole reply."""
         job = finished.job
         done = done_event(finished, hashlib.sha256(self._data).hexdigest())
         about: Mapping[str, object] = done.pop("audio")

@@ -40,6 +40,9 @@ class Servicer:
         except RivaRefusal:
             await context.abort(context.code(), context.details())
 
+    async def Check(self, requests: AsyncIterator[Any], context: Any) -> Any:
+        return await self._service.health()
+
 
 @contextmanager
 def riva_serving(services: Services) -> Iterator[str]:

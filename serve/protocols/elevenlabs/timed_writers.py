@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.errors import SynthesisError
 from pipeline.types import TimedItem
 from serve.http.connection import Connection
-from serve.http.speech_writers import MOST_LINE_AUDIO_BYTES, coverage_header, reply_headers
+from serve.http.speech_writers import MOST_LINE_AUDIO_BYTES, JsonWriter, reply_headers
 from serve.protocols.elevenlabs.alignment import Characters, in_seconds
 from serve.protocols.elevenlabs.turns import Turns
 from serve.speech.events import Audio, Finished, SpeechEvent, Started, Timed
@@ -53,7 +53,7 @@ class TimedReply:
         }
 
 
-class WholeTimedWriter:
+class WholeTimedWriter(JsonWriter):
     """Writes one object: audio and times of the whole reply."""
 
     def __init__(self, connection: Connection, *, has_turns: bool = False) -> None:
@@ -61,34 +61,15 @@ class WholeTimedWriter:
         Args:
             has_turns: the reply is a dialogue.
         """
-        self._connection = connection
+        super().__init__(connection)
         self._has_turns = has_turns
-        self._headers: dict[str, str] = {}
-        self._reply: TimedReply | None = None
-        self._data = b""
 
-    async def write(self, event: SpeechEvent) -> None:
-        """Collects audio and times; writes headers and body at the end."""
-        match event:
-            case Started():
-                self._headers = reply_headers(event, "application/json")
-                self._reply = TimedReply(event.job, has_turns=self._has_turns)
-            case Timed():
-                assert self._reply is not None, "Started comes first"
-                self._reply.add(event.items)
-            case Audio():
-                self._data += event.data
-            case Finished():
-                assert self._reply is not None
-                self._reply.finish(event.audio_s)
-                body = json.dumps(self._reply.object(self._data)).encode()
-                await self._connection.begin(self._headers | coverage_header(event) | {"Content-Length": str(len(body))})
-                await self._connection.write(body)
-                await self._connection.end()
-
-    async def write_error(self, error: SynthesisError) -> bool:
-        """Returns False: nothing was written."""
-        return False
+    def body(self, finished: Finished) -> dict[str, Any]:
+        """As JsonWriter's."""
+        reply = TimedReply(finished.job, has_turns=self._has_turns)
+        reply.add(self._items)
+        reply.finish(finished.audio_s)
+        return reply.object(self._data)
 
 
 class LinesWriter:

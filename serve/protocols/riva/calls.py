@@ -28,7 +28,7 @@ from serve.http.ignored_fields import ignored_header
 from serve.http.sender import safe_request_id
 from serve.http.services import Services
 from serve.protocols.openai.routes.voices import NO_CONSENT, check_cloning
-from serve.protocols.riva.protocol import RivaSynthesisConfigRequest, SynthesizeSpeechRequest, parsed
+from serve.protocols.riva.protocol import RivaSynthesisConfigRequest, SynthesizeSpeechRequest, health, parsed
 from serve.protocols.riva.translation import configuration, configuration_of, reply, speech_fields, status_of
 from serve.speech.conversation.context import ContextSettings
 from serve.speech.events import Audio, Timed
@@ -110,6 +110,10 @@ class RivaService:
             request = parsed(RivaSynthesisConfigRequest, await self._first(requests))
             library, models = self._services.voices.library, self._services.speech.models
             return configuration(library.list(), models, request.model_name)
+
+    async def health(self) -> Any:
+        """Returns whether this replica would speak now, which needs no key."""
+        return health(is_ready=await self._services.status.why_not_ready() is None)
 
     async def _speak_all(self, requests: AsyncIterator[bytes], context: CallContext, waiting: "asyncio.Queue[Any]") -> None:
         limit_s = self._services.speech.limits.stall_timeout_s

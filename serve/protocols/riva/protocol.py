@@ -16,10 +16,13 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.internal.builder import BuildTopDescriptorsAndMessages
 from google.protobuf.json_format import Parse
 from google.protobuf.message import DecodeError
+from google.protobuf.wrappers_pb2 import UInt32Value
 
 from serve.errors import bad_request
 
 SERVICE = "nvidia.riva.tts.RivaSpeechSynthesis"
+HEALTH = "grpc.health.v1.Health"
+"""what probes of Kubernetes and Envoy ask"""
 MOST_FIELDS = 1000
 """of a message and of those in it"""
 
@@ -93,5 +96,12 @@ def add_RivaSpeechSynthesisServicer_to_server(servicer: Any, server: Any) -> Non
         handlers[method.name] = getattr(grpc, kind)(
             getattr(servicer, method.name), response_serializer=_BUILT[method.output_type.name].SerializeToString
         )
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    server.add_registered_method_handlers(SERVICE, handlers)
+    check = grpc.stream_unary_rpc_method_handler(servicer.Check, response_serializer=UInt32Value.SerializeToString)
+    for service, methods in ((SERVICE, handlers), (HEALTH, {"Check": check})):
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
+        server.add_registered_method_handlers(service, methods)
+
+
+def health(*, is_ready: bool) -> UInt32Value:
+    """Returns the answer to a probe: HealthCheckResponse has one number, as UInt32Value has, 1 SERVING or 2 NOT_SERVING."""
+    return UInt32Value(value=1 if is_ready else 2)

@@ -309,3 +309,16 @@ def test_whatever_is_asked_is_answered_and_is_never_a_fault_of_the_service(calle
 )
 def test_the_address_of_a_peer(peer: str, address: str):
     assert address_of(peer) == address
+
+
+@pytest.mark.parametrize(("reason", "status"), [(None, b"\x08\x01"), ("the model is being loaded", b"\x08\x02")])
+def test_a_probe_is_told_whether_it_would_speak(reason: str | None, status: bytes):
+    """As grpc.health.v1 has it on the wire; a probe has no key."""
+    with riva_serving(make_services(Speaker(), not_ready=reason)) as address, grpc.insecure_channel(address) as channel:
+        assert channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=60) == status
+
+
+def test_a_document_of_ssml_is_one(caller: Caller, speaker: Speaker):
+    caller.whole(text="<speak>Hello. <break time='1s'/> There.</speak>")
+    request = speaker.requests[-1]
+    assert (request.text.split(), sum(passage.silence_ms for passage in request.passages)) == (["Hello.", "There."], 1000)
