@@ -58,7 +58,15 @@ from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator
 from serve.access.idempotency import Idempotency
 from serve.access.resume_tokens import ResumeTokens
-from serve.config.app_config import PROJECT, ConversationsConfig, LanesConfig, LimitsConfig, SourceOfferConfig, VoicesConfig
+from serve.config.app_config import (
+    PROJECT,
+    AppConfig,
+    ConversationsConfig,
+    LanesConfig,
+    LimitsConfig,
+    SourceOfferConfig,
+    VoicesConfig,
+)
 from serve.config.jobs import JobsConfig
 from serve.config.model_versions import versions_of
 from serve.http.body_reader import BodyReader
@@ -159,6 +167,11 @@ def make_library() -> VoiceLibrary:
 def shipped_library() -> VoiceLibrary:
     """The voices and names that are shipped, without a store."""
     return VoiceLibrary(VoiceCatalogue.load(PROJECT / "configs/voices.yaml", 2 * WIDTH))
+
+
+def shipped_models() -> ModelSelector:
+    """Returns the selector of a service with one model and the names of others' models that are shipped."""
+    return ModelSelector(Rollout(versions_of(PipelineConfig(), {})), aliases=AppConfig().model_aliases)
 
 
 class FakeText:
