@@ -85,13 +85,16 @@ def build_speech_text(
 
 
 def _beside(passages: Sequence[Passage], index: int, step: int) -> str:
-    """Returns the text before (step -1) or behind (1) a passage that one voice says in one language."""
-    own, text = passages[index], ""
+    """Returns the text before (step -1) or behind (1) a passage, of one voice and one language; its words are words of their own."""
+    own, text, edge = passages[index], "", passages[index].text
     while 0 <= (index := index + step) < len(passages) and len(text) < BESIDE:
         passage = passages[index]
         if (passage.prosody.voice, passage.language) != (own.prosody.voice, own.language):
             break
-        text = f"{passage.text}{text}" if step < 0 else f"{text}{passage.text}"
+        sides = (passage.text, edge) if step < 0 else (edge, passage.text)
+        gap = "" if not all(sides) or sides[0][-1].isspace() or sides[1][0].isspace() else " "
+        text = f"{passage.text}{gap}{text}" if step < 0 else f"{text}{gap}{passage.text}"
+        edge = passage.text or edge
     return text
 
 

@@ -425,4 +425,9 @@ def test_what_is_not_of_its_kind_is_read_plainly_and_counted():
 def test_words_are_read_across_breaks_and_elements():
     assert [segment.text for segment in ssml('Dr.<break time="1ms"/> Smith').segments] == ["Doctor", "Smith"]
     assert [segment.text for segment in ssml("im<emphasis>poss</emphasis>ible").segments] == ["impossible"]
+    assert [segment.text for segment in ssml('Go.<break time="1ms"/>then 5<break time="1ms"/>km').segments] == [
+        "Go.",
+        "then five",
+        "km",
+    ]
     assert [segment.text for segment in ssml('im<prosody rate="2">poss</prosody>ible').segments] == ["im", "poss", "ible"]
