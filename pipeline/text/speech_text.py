@@ -85,7 +85,7 @@ def build_speech_text(
 
 
 def _beside(passages: Sequence[Passage], index: int, step: int) -> str:
-    """Returns the text before (step -1) or behind (1) a passage, of one voice and one language; its words are words of their own."""
+    """Returns the text before (step -1) or behind (1) a passage, of one voice and language, as words of their own."""
     own, text, edge = passages[index], "", passages[index].text
     while 0 <= (index := index + step) < len(passages) and len(text) < BESIDE:
         passage = passages[index]
