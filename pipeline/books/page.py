@@ -84,6 +84,12 @@ _PROLOGUE = re.compile(
 )
 _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_RAW = ("script", "style", "textarea", "iframe", "noframes")
+_SILENT = re.compile(
+    rf"<({'|'.join(name for name, sound in SOUNDS.items() if sound is Sound.SILENT and name not in ('head', 'title'))})"
+    r"(?:\s[^<>]{0,2000})?(?<!/)>",
+    re.IGNORECASE,
+)
 _TAG = re.compile(r"<[^<>]*>")
 _CLOSED = re.compile(r"<([A-Za-z][\w:.-]{0,60})((?:\s[^<>]{0,2000})?)/>")
 
@@ -125,7 +131,23 @@ def _without(text: str) -> str:
     before, end, behind = text.rpartition("-->")
     text = _COMMENT.sub("", before + end) + behind.replace("<!--", "&lt;!--")
     before, end, behind = text.rpartition(">")
-    return before + end + behind.replace("<", "&lt;")
+    return _without_silent(before + end) + behind.replace("<", "&lt;")
+
+
+def _without_silent(text: str) -> str:
+    """Returns a page without its silent elements: what is open in them stays in them, and one without an end is none."""
+    pieces, place, endless = list[str](), 0, set[str]()
+    for start in _SILENT.finditer(text):
+        name = start[1].lower()
+        if start.start() >= place:
+            end = None if name in endless else re.compile(rf"</{name}\s{{0,9}}>", re.IGNORECASE).search(text, start.end())
+            if end is None and name in _RAW:
+                continue
+            if end is None:
+                endless.add(name)
+            pieces.append(text[place : start.start()])
+            place = end.end() if end else start.end()
+    return "".join(pieces) + text[place:]
 
 
 # -- the walk --------------------------------------------------------------------------------------------------------------
@@ -308,9 +330,9 @@ def decoded(content: bytes) -> str:
     """Returns the text of a page: by its byte order mark, by what it declares if that is true, else by what it can be."""
     for mark, name in _MARKS:
         if content.startswith(mark):
-            return content.decode(name, "replace").lstrip("\ufeff")
+            return content.decode(name, "ignore").lstrip("\ufeff")
     if b"\0" in content[:4]:
-        return content.decode("utf-16-le" if content[1:2] == b"\0" else "utf-16-be", "replace")
+        return content.decode("utf-16-le" if content[1:2] == b"\0" else "utf-16-be", "ignore")
     names = [_WIDER.get(name, name) for name in (_declared(match) for match in _DECLARED.finditer(content[:4096]))]
     for name in [*(name for name in names if not name.startswith(("utf-16", "utf-32", "ucs"))), "utf-8"]:
         try:

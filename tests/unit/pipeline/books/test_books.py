@@ -1,5 +1,6 @@
 """Books: where a text is cut, how EPUBs and other documents are read, what is refused, and that nothing is lost."""
 
+import itertools
 import re
 import signal
 import time
@@ -21,7 +22,7 @@ from pipeline.books.book import Chapter, Pauses, read_plain, script_of
 from pipeline.books.cutting import ENOUGH, MOST, cut_paragraph
 from pipeline.books.epub import read_epub
 from pipeline.books.job_files import JobFiles, PartNotes
-from pipeline.books.markdown import read_markdown
+from pipeline.books.markdown import read_html, read_markdown
 from pipeline.books.page import blocks_of
 from pipeline.books.question import Question, document_of
 from pipeline.books.reader import read_document
@@ -31,7 +32,7 @@ from pipeline.books.track import Track
 from pipeline.child import ChildFailed, WarmChild
 from pipeline.errors import InvalidDocument, InvalidRequest, InvalidSsml, NoSpeakableText, TextTooLong
 from pipeline.text.markup.ssml import parse
-from tests.support.books import ONE, PAGE, epub, package, picture
+from tests.support.books import NAV, ONE, PAGE, epub, package, picture
 
 LONG = ["a" * 900 + " ", "yes, " * 200]
 SENTENCES = st.lists(
@@ -232,6 +233,116 @@ def test_wrong_markup_is_no_error():
     assert [block.text for block in blocks_of(page.encode())] == ["e f g i", "a <!-- b > c", "k <l"]
 
 
+SPOKEN = ["p", "div", "span", "b", "em", "section", "ul", "li", "h2", "a", "blockquote", "table", "tr", "td", "figure", "foo"]
+SILENT = ["script", "style", "template", "noscript", "svg", "video", "button"]
+Node = str | tuple[str, list["Node"]]
+LEAVES = st.sampled_from(["ann", "bob", "cat", "dog", "eve"])
+MUTE = st.tuples(
+    st.sampled_from(SILENT), st.lists(LEAVES | st.tuples(st.just("div"), st.lists(LEAVES, max_size=1)), max_size=2)
+)
+NODES = st.recursive(
+    LEAVES | MUTE, lambda inner: st.tuples(st.sampled_from(SPOKEN), st.lists(inner, max_size=4)), max_leaves=25
+)
+
+
+def markup(node: Node, ends: Iterator[bool]) -> str:
+    if isinstance(node, str):
+        return f" {node} "
+    name, inner = node
+    is_closed = name in SILENT or next(ends)
+    return f"<{name}>{''.join(markup(one, ends) for one in inner)}" + (f"</{name}>" if is_closed else "")
+
+
+def spoken_words(node: Node) -> list[str]:
+    if isinstance(node, str):
+        return [node]
+    name, inner = node
+    return [] if name in SILENT else [word for one in inner for word in spoken_words(one)]
+
+
+@given(st.lists(NODES, max_size=6), st.lists(st.booleans(), min_size=1))
+def test_every_word_outside_silent_elements_is_spoken_once(nodes: list[Node], ends: list[bool]):
+    words = [word for node in nodes for word in spoken_words(node)]
+    for closed in ([True], ends):
+        page = PAGE.format("".join(markup(node, itertools.cycle(closed)) for node in nodes))
+        assert re.findall("[a-z]+", " ".join(block.text for block in blocks_of(page))) == words
+
+
+@given(st.integers(0, 2000), st.sampled_from(["utf-8", "utf-16", "gb18030"]))
+def test_a_page_that_is_cut_anywhere_is_read(place: int, encoding: str):
+    page = PAGE.format(f"{ONE}<!-- a --><![CDATA[b]]><table><tr><td>c<td>d</table>漢字<rp>(<pre>e\nf</pre>").encode(encoding)
+    blocks = blocks_of(page[: min(place, len(page))])
+    assert blocks_of(page)[0].text == "One"
+    assert all("\ufffd" not in block.text for block in blocks)
+
+
+@pytest.mark.parametrize(
+    "piece", ["<div>", "<b>", "<ul><li>", "<table><tr><td>", "<sup>", "<rt>", "> ", "- ", "[", "*a ", "<math><mrow>"]
+)
+def test_any_nesting_is_read(piece: str):
+    deep = piece * 5_000
+    assert "end" in " ".join(block.text for block in blocks_of(f"{deep}middle<p>end</p>"))
+    chapters = read_markdown(f"{deep} middle\n\nend").chapters
+    assert "end" in chapters[-1].paragraphs[-1]
+
+
+@pytest.mark.parametrize(("page", "texts"), [
+    ("<p>10<sup>6</sup> a<sup>2</sup> of<sup>1</sup> 1<sup>st</sup></p>", ["10⁶ a² of 1st"]),
+    ("<p>It<a href='#n'><sup>2</sup></a> is<sup><a href='#n'>3</a></sup></p>", ["It is"]),
+    ("<ol start='3'><li>a<li><p>b</p></ol>", ["3. a", "4. b"]), ("<tr><td>a<td>b.<td>c</tr>", ["a, b. c"]),
+    ("<p>He <span role='doc-pagebreak'>12</span>ran.<i hidden>no</i> <b style='display: none'>no</b></p>", ["He ran."]),
+    ("<p><img alt='O'>nce<img alt='a red boat'></p>", ["Once"]), ("<p>a<br>b</p>", ["a\nb"]),
+    ("<p>So <math><msup><mi>x</mi><mn>2</mn></msup></math></p>", ["So x^2"]),
+    ("<ruby>漢<rt>kan<p>Then", ["漢", "Then"]), ("<a class='noteref'>1<p>Then", ["Then"]),
+])  # fmt: skip
+def test_what_is_spoken_of_elements(page: str, texts: list[str]):
+    assert [block.text for block in blocks_of(page)] == texts
+
+
+@pytest.mark.parametrize(("encoding", "declared"), [
+    ("gb18030", "gb2312"), ("utf-8", "utf-16"), ("utf-8", "gbk"), ("gb18030", "utf-8"), ("utf-16", "x"), ("big5", "big5"),
+    ("gb18030", ""),
+])  # fmt: skip
+def test_declared_and_real_encodings_are_told_apart(encoding: str, declared: str):
+    text = "海面很平靜，他們都在船上。" if encoding == "big5" else "海面很平静，他们的船在岸上。"
+    page = f'<html><head><meta charset="{declared}"></head><p>{text}</p></html>'
+    assert blocks_of(page.encode(encoding))[0].text == text
+
+
+@pytest.mark.parametrize("change", [
+    {"book_opf": package().replace("text/one%20a", "TEXT/One%20A")}, {"book_opf": package().replace("text/two", "text\\two")},
+    {"book_opf": package().replace("text/two", "two")}, {"nav_xhtml": "<html"},
+])  # fmt: skip
+def test_names_and_contents_that_are_nearly_right(change: dict[str, str]):
+    book = read_epub(epub(**change))
+    texts = [text for chapter in book.chapters for text in (chapter.title, *chapter.paragraphs)]
+    assert {"One", "The first words here.", "The last words."} <= set(texts)
+    assert book.missing == ()
+
+
+def test_a_missing_file_is_skipped_and_named():
+    book = read_epub(epub(two_xhtml=None))
+    assert (book.missing, book.chapters[0].title) == (("two.xhtml",), "One")
+
+
+def test_anchors_that_do_not_exist_begin_chapters_all_the_same():
+    contents = NAV.replace("one%20a.xhtml", "one%20a.xhtml#gone").replace("#two", "#lost")
+    assert [chapter.title for chapter in read_epub(epub(nav_xhtml=contents)).chapters] == ["One", "Chapter Two"]
+
+
+def test_front_matter_is_used_and_not_spoken():
+    book = read_markdown("---\ntitle: The Mill\nauthor: Ann\n---\n\nOne\n===\n\nIt stood <!-- a\n\nb --> there.\n")
+    assert (book.title, book.author) == ("The Mill", "Ann")
+    assert book.chapters == (Chapter("One", ("It stood there.",)),)
+    assert read_html(b"<title>Tea</title><h1>One</h1><p>a").title == "Tea"
+
+
+@pytest.mark.parametrize("content", [b"{\\rtf1 a}", b"%PDF-1.4", b"<?xml version='1.0'?><FictionBook>a</FictionBook>"])
+def test_other_documents_are_refused_by_what_they_are(content: bytes):
+    with pytest.raises(InvalidDocument, match="save it as EPUB, HTML or plain text"):
+        read_document(asked(content, file="a.txt"))
+
+
 # The reader of documents: a process that answers with a script or a refusal, and whose limits are refusals too.
 
 
@@ -329,6 +440,7 @@ def test_a_process_that_ends_is_started_again(process: WarmChild) -> None:
 @pytest.mark.parametrize(("kind", "head", "piece", "tail"), [
     ("markdown", "# a", " ", "b"), ("markdown", "# a", "# ", "b"), ("text", "a", "\n ", "b"),
     ("text", "a", "\t\n", "b"), ("ssml", "<speak>", "<p>.</p>", "</speak>"),
+    ("markdown", "", "*a* [b", ""), ("text", "<html>", "<p>a", ""), ("text", "<html>", "<b>", "a"),
     ("ssml", "<speak>", "<p>a</p>", "</speak>"), ("script", "A: a\n", "a\n", ""), ("script", "A: a\na", " ", ": b"),
 ])  # fmt: skip
 def test_reading_is_linear(kind: str, head: str, piece: str, tail: str) -> None:
