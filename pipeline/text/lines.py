@@ -11,6 +11,7 @@ import re
 
 _CLOSED = re.compile(r"[.!?…。！？:：;；][\"'”’」』)）\]】*_]{0,4}$")
 _TITLE = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Gen|Capt|Sgt|Rev|Hon|vs|e\.g|i\.e)\.$")
+_LABELLED = re.compile(r"[=|{}<>：]|:\s")
 _OPEN_ENDS = frozenset(",，、(（")
 _CHINESE = re.compile(r"[\u3400-\u9fff]")
 _OPEN_CHINESE = frozenset("的和与或把被给从向对比跟为以及而且但在是有这那个一两每各将由于至到着地得只很更最不没")
@@ -105,4 +106,4 @@ def goes_on(line: str, following: str, *, is_list: bool = False) -> bool:
         return len(line) >= _LONG_LINE and len(words) >= 2 * _LEAST_WORDS
     if not (first.islower() or first.isdigit()) or is_list:
         return False
-    return len(words) >= _LEAST_WORDS or last.isdigit() or (first.islower() and not _OPEN_WORDS.isdisjoint(words))
+    return (len(words) >= _LEAST_WORDS and not _LABELLED.search(line)) or last.isdigit() or (first.islower() and not _OPEN_WORDS.isdisjoint(words))
