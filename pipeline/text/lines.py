@@ -106,4 +106,6 @@ def goes_on(line: str, following: str, *, is_list: bool = False) -> bool:
         return len(line) >= _LONG_LINE and len(words) >= 2 * _LEAST_WORDS
     if not (first.islower() or first.isdigit()) or is_list:
         return False
-    return (len(words) >= _LEAST_WORDS and not _LABELLED.search(line)) or last.isdigit() or (first.islower() and not _OPEN_WORDS.isdisjoint(words))
+    if last.isdigit() or (first.islower() and not _OPEN_WORDS.isdisjoint(words)):
+        return True
+    return len(words) >= _LEAST_WORDS and not _LABELLED.search(line)

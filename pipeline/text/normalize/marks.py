@@ -54,13 +54,9 @@ def _markup_line(match: Match, language: Language) -> Outcome:
 
 
 _TARGET = r"(?:[^()\s]|\([^()\s]{0,200}\)){0,2000}"
-_LINE = r"(?:(?<=\n)|(?<![\s\S]))"
 RULES: list[Rule] = [
     # markdown
     rule("`", r"`{1,3}", _markup, "markdown"),
-    rule("#", rf"{_LINE}#{{1,6}}\s", _markup, "markdown"),
-    rule("-*•○+>", rf"{_LINE}(?:[-*+•○]|>{{1,3}})\s", _markup, "markdown"),
-    rule("-*_=", rf"{_LINE}(?:-{{3,}}|\*{{3,}}|_{{3,}}|={{3,}})(?=\s|$)", _markup_line, "markdown"),
     rule("*", r"\*{1,3}", _markup, "markdown"),
     rule("_", r"_{1,3}(?![A-Za-z0-9])|(?<![A-Za-z0-9])_{1,3}", _markup, "markdown"),
     rule("~", r"~~", _markup, "markdown"),
