@@ -19,38 +19,14 @@ from pipeline.text.normalize.durations import duration_words
 from pipeline.text.normalize.latin import join_words, latin_word
 from pipeline.text.normalize.money import money_words
 from pipeline.text.normalize.numbers import fraction, integer, number, ordinal, roman, spell
-from pipeline.text.normalize.tables import word_table
+from pipeline.text.normalize.tables import row_table, word_table
 from pipeline.text.normalize.telephones import telephone_words
 from pipeline.text.normalize.units import CLOSE_UNITS, CURRENCIES, SIGNS, UNITS
 from pipeline.text.normalize.words import MONTH_NUMBERS
 
-_SIGN_NAMES: Mapping[str, tuple[str, ...]] = {
-    **SIGNS,
-    **{sign: names[::3] for sign, names in CURRENCIES.items() if len(sign) == 1},
-    **ADDRESS_SIGNS,
-    ",": ("comma", "逗号"),
-    ";": ("semicolon", "分号"),
-    "!": ("exclamation mark", "感叹号"),
-    "*": ("star", "星号"),
-    "(": ("open parenthesis", "左括号"),
-    ")": ("close parenthesis", "右括号"),
-    "'": ("apostrophe", "撇号"),
-    '"': ("quote", "引号"),
-    "\\": ("backslash", "反斜杠"),
-    "|": ("bar", "竖线"),
-    "<": ("less than", "小于号"),
-    ">": ("greater than", "大于号"),
-}
-_IN_ADDRESSES = {short.upper(): long for short, long in word_table("street").items()} | {
-    "N": "North",
-    "S": "South",
-    "E": "East",
-    "W": "West",
-    "NE": "Northeast",
-    "NW": "Northwest",
-    "SE": "Southeast",
-    "SW": "Southwest",
-}
+_CURRENCY_SIGNS = {sign: names[::3] for sign, names in CURRENCIES.items() if len(sign) == 1}
+_SIGN_NAMES = SIGNS | _CURRENCY_SIGNS | ADDRESS_SIGNS | row_table("sign name")
+_IN_ADDRESSES = {short.upper(): long for short, long in word_table("street").items()} | word_table("side")
 _SHORT = re.compile(r"[A-Z]{1,5}(?=\.?,?$)")
 _NUMBER = r"-?\d+(?:,\d{3})*(?:\.\d+)?|-?\.\d+"
 _TIME = re.compile(
@@ -58,7 +34,6 @@ _TIME = re.compile(
     r"(?:[:.]?(?P<seconds>[0-5]\d)(?:\.\d+)?秒?)?\s?(?:(?P<half>[ap])\.?\s?m?\.?)?"
 )
 _COMPACT_TIME = re.compile(r"([01]\d|2[0-4])([0-5]\d)([0-5]\d)?")
-_PARTS = {"h": 0, "m": 1, "s": 2}
 _EXTENSION = re.compile(r"(.*?)\s?(?:,\s?)?(?:x|ext\.?|extension|转)\s?(\d{1,6})\s*", re.IGNORECASE)
 _ISO_DURATION = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?", re.IGNORECASE)
 
@@ -253,7 +228,7 @@ def _duration(written: str, form: str, language: Language) -> str | None:
         return None
     else:
         for part, digits in zip(order, groups, strict=True):
-            parts[_PARTS[part]] = digits
+            parts["hms".index(part)] = digits
     return duration_words((parts[0], parts[1], parts[2]), language)
 
 
@@ -281,9 +256,7 @@ KINDS: Mapping[str, Callable[[str, str, Language], str | None]] = {
     "digits": _digits,
     "number_digit": _digits,
     "characters": _characters,
-    "character": _characters,
     "spell-out": _characters,
-    "spell": _characters,
     "verbatim": _characters,
     "letters": _characters,
     "telephone": _telephone,

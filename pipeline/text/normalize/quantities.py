@@ -184,7 +184,8 @@ def _roman_title(match: Match, language: Language) -> Outcome:
     """The II of 《战狼II》: a number behind a Chinese name; a letter alone only where the name ends."""
     written = match["roman"]
     value = roman(written)
-    is_number = match["end"] or match["kind"] or (len(written) > 1 and written not in ("VI", "IV", "IX", "XX", "XI", "XXX"))
+    is_title = len(written) > 1 and written not in ("VI", "IV", "IX", "XX", "XI", "XXX")
+    is_number = is_title or match["end"] or match["kind"] or before(match, 1) == "第"
     return integer(str(value), "zh") if value and is_number else None
 
 
@@ -200,21 +201,12 @@ def _roman_monarch(match: Match, language: Language) -> Outcome:
     )
 
 
-def _roman_zh(match: Match, language: Language) -> Outcome:
-    value = roman(match["roman"])
-    return integer(str(value), "zh") if value else None
-
-
 def _about(match: Match, language: Language) -> Outcome:
     return "约" if language == "zh" else "about"
 
 
 def _to(match: Match, language: Language) -> Outcome:
     return "到" if language == "zh" else "to"
-
-
-def _every(match: Match, language: Language) -> Outcome:
-    return "每"
 
 
 def _more(match: Match, language: Language) -> Outcome:
@@ -383,10 +375,6 @@ RULES: list[Rule] = [
     rule(
         "a", rf"(?P<name>{alternatives(REGNAL)})\s(?P<roman>[IVX]{{1,6}})(?P<own>'s)?(?!'?[A-Za-z])", _roman_monarch, "numbers"
     ),
-    rule("a", r"(?<=第)(?P<roman>[IVXL]{1,7})(?![A-Za-z]|\s[A-Z](?![A-Za-z]))", _roman_zh, "numbers"),
-    rule("-–~", r"(?:(?<=\d:\d\d)|(?<=\d:\d\d\s)|(?<=[AaPp][Mm])|(?<=[AaPp][Mm]\s))[-–~]\s?(?=\d{1,2}:\d\d)", _to, "dates"),
-    rule("-–~—", r"(?<=[年月日号点时分秒])[-–~—](?=\d)", _to, "dates"),
-    rule("/", r"(?<=[元块])/(?=[天日月年周小次人个斤克米升平千公])", _every, "units"),
     rule("+", r"(?<=\d)\+(?=[\u4e00-\u9fff])", _more, "numbers"),
     rule("0", r"(?P<number>\d{1,20}(?:\.\d{1,20})?)[eE](?P<exponent>[+-]?\d{1,3})(?![\dA-Za-z]|\.\d)", _scientific, "numbers"),
     rule("~", r"~\s?(?=[$€£¥]?\d)", _about, "numbers"),
