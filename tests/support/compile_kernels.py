@@ -32,7 +32,7 @@ FLOATS = (
     "code_table text_table out_hidden scales speakers floats slot_uniforms"
 )
 SCALARS = {"scale": "fp32", "eps": "fp32", "last_position": "i32", "rows": "i32", "length": "i32"}
-HALVES = "qkv keys values key_scales value_scales seen delta normed gate_up gated turned"
+HALVES = "qkv keys values key_scales value_scales attention delta normed gate_up gated turned"
 WIDE = {"tokens": "*i64", "numbers": "*i64"}  # of prompts
 HEADS = {"HEADS": 12, "HEAD_DIM": 64}
 ROW = {"WIDTH": 768, "BLOCK": 1024}

@@ -9,9 +9,9 @@ on its own length alone. Each program rotates its query; the one whose split hol
 writes key and value to the cache and uses them from its registers. If a slot has several splits, a second kernel
 joins them, lowest first.
 
-    qkv (S, 3 heads head_dim) --.                         .-- one split: seen
+    qkv (S, 3 heads head_dim) --.                         .-- one split: attention
     cache [0, position) --------+-- attend (S, heads, n) --+
-                                '--> cache[position]       '-- n splits: maximum, sum, weighted values -- join --> seen
+                                '--> cache[position]       '-- n splits: maximum, sum, weighted values -- join --> attention
 
 An int8 cache has one scale per position and head. The new key and value are rounded before they are attended to, as every later
 step will read them; a key's scale multiplies its score, a value's its weight.
@@ -282,7 +282,7 @@ class Attention:
             positions: (S,) int32, where each slot writes.
             busy: (S,) int32, 0 for a slot that does not take part.
             keys, values: one layer's cache; written at each busy slot's position.
-            seen: (S, heads * head_dim) in the model's dtype, the result; 0 for idle slots.
+            attention: (S, heads * head_dim) in the model's dtype, the result; 0 for idle slots.
         """
         slots, heads, splits = self.maxima.shape
         head_dim = self.weighted.shape[-1]
