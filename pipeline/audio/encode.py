@@ -37,7 +37,7 @@ from pipeline.audio.framing import Blocks
 from pipeline.audio.labels import FileLabels, Picture, picture_of, plain
 from pipeline.errors import AudioFault, NonFiniteOutput
 
-# Written into every container that has a comment field. No date and no version: bytes depend on the samples alone.
+# Written into every container that has a place for it behind or before its samples. No date and no version: bytes depend on the samples alone.
 MARK = "AI-generated speech, made with ChatTTS by chattts-serve"
 UNKNOWN_SIZE = 0xFFFFFFFF  # in a WAV header: players read to the end of the stream
 _FULL_SCALE = 32_767
@@ -195,7 +195,7 @@ class _Writer(Protocol):
 
 
 class _PlainWriter:
-    """Writes samples one by one, after a WAV header if `wav_rate` is given; of a whole file MARK stands behind them."""
+    """Writes samples one by one, after a WAV header if `wav_rate` is given."""
 
     def __init__(self, table: NDArray[np.uint8] | None, code: int, wav_rate: int | None, *, streamed: bool) -> None:
         """
@@ -220,9 +220,7 @@ class _PlainWriter:
     def finish(self) -> bytes:
         content = bytes(self._held)
         self._held.clear()
-        if self._streamed or self._wav_rate is None:
-            return self._begin(UNKNOWN_SIZE) + content
-        return self._begin(len(content)) + content + wav_trailer(len(content))
+        return self._begin(UNKNOWN_SIZE if self._streamed else len(content)) + content
 
     def close(self) -> None:
         self._held.clear()
@@ -234,15 +232,18 @@ class _PlainWriter:
         return wav_header(self._wav_rate, size, code=self._code)
 
 
-def wav_header(sample_rate: int, size: int, *, code: int = 1) -> bytes:
-    """Returns the WAV header of mono samples, 44 bytes: small players take what is behind them for samples.
+def wav_header(sample_rate: int, size: int, *, code: int = 1, marked: bool = False) -> bytes:
+    """Returns the WAV header of mono samples, 44 bytes: small players take all that is behind them for samples.
 
     Args:
-        size: bytes of the samples, behind which `wav_trailer` follows; or UNKNOWN_SIZE, nothing follows.
+        size: bytes of the samples, or UNKNOWN_SIZE.
         code: 1, of 16-bit samples, or one of WAV_CODES.
+        marked: whether `wav_trailer` follows the samples.
     """
     width = _SAMPLE_BYTES if code == 1 else 1
-    rest = size if size == UNKNOWN_SIZE else size + 36 + len(wav_trailer(size))  # without "RIFF" and this number itself
+    rest = (
+        size if size == UNKNOWN_SIZE else size + 36 + len(wav_trailer(size) if marked else b"")
+    )  # without "RIFF" and this number itself
     shape = struct.pack("<IHHIIHH", 16, code, 1, sample_rate, sample_rate * width, width, 8 * width)
     return b"RIFF" + struct.pack("<I", rest) + b"WAVEfmt " + shape + b"data" + struct.pack("<I", size)
 

@@ -33,7 +33,7 @@ def archive(files: JobFiles, script: Script, track: Track, beside: Mapping[str, 
     with zipfile.ZipFile(sink, "w") as file:  # stored: samples hardly shrink
         for number, size in enumerate(track.lengths):
             with file.open(zipfile.ZipInfo(name_of(number), DATE), "w") as member:
-                member.write(wav_header(track.sample_rate, size * SAMPLE_BYTES))
+                member.write(wav_header(track.sample_rate, size * SAMPLE_BYTES, marked=True))
                 for piece in samples_in(files, script.keys[number], 0, size * SAMPLE_BYTES):
                     member.write(piece)
                     yield sink.take()

@@ -89,4 +89,7 @@ def _frame(track: Track, audio: AudioFormat) -> tuple[bytes, bytes]:
     if audio.container == "pcm":
         return b"", b""
     is_known = size < UNKNOWN_SIZE - 1024
-    return wav_header(audio.sample_rate, size if is_known else UNKNOWN_SIZE), wav_trailer(size) if is_known else b""
+    return (
+        wav_header(audio.sample_rate, size if is_known else UNKNOWN_SIZE, marked=is_known),
+        wav_trailer(size) if is_known else b"",
+    )

@@ -149,7 +149,8 @@ class SpeechBody(TextBody):
     @property
     def voice_name(self) -> str | None:
         """The voice as the client names it."""
-        return self.voice.id if isinstance(self.voice, VoiceBody) else self.voice or self.speaker
+        voice = self.speaker if self.voice is None else self.voice
+        return voice.id if isinstance(voice, VoiceBody) else voice
 
     @field_validator("seed", mode="before")
     @classmethod

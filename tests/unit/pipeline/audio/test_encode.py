@@ -156,9 +156,10 @@ def test_wav_headers_tell_the_size_or_that_it_is_unknown():
     samples = speech_like(100)
     assert sizes(encode(samples, "wav")) == (UNKNOWN_SIZE, UNKNOWN_SIZE)
     whole = encode_whole(samples, "wav")
-    assert sizes(whole) == (len(whole) - 8, 200)
-    assert encode(samples, "wav")[head:] == whole[head : head + 200] == encode(samples, "pcm")
-    assert whole[head + 200 :] == wav_trailer(200)
+    assert sizes(whole) == (head + 200 - 8, 200)
+    assert encode(samples, "wav")[head:] == whole[head:] == encode(samples, "pcm"), "small players play all to the end"
+    marked = wav_header(RATE, 201, marked=True) + bytes(201) + wav_trailer(201)
+    assert sizes(marked) == (len(marked) - 8, 201)
 
 
 @pytest.mark.parametrize("code", ["ulaw", "alaw"])
@@ -173,11 +174,11 @@ def test_codes_of_the_telephone_have_a_header_too(code, length):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("container", "streamed"), [("wav", False), *itertools.product(("flac", "opus", "mp3"), (True, False))]
-)
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("container", ["flac", "opus", "mp3"])
 def test_a_file_says_that_it_was_made(container, streamed, tmp_path):
-    """As ffprobe reads it; what has no place for words (aac in ADTS, pcm, ulaw, alaw) has the header X-AI-Generated alone."""
+    """As ffprobe reads it; where no words have a place (aac in ADTS, pcm, ulaw, alaw, and the samples of a wav, which last to its
+    end), there is the header X-AI-Generated alone."""
     path = tmp_path / f"sound.{container}"
     path.write_bytes(encode(speech_like(9000), container, streamed=streamed))
     program = needed_program("ffprobe", "ffmpeg")

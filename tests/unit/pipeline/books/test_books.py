@@ -113,7 +113,7 @@ def test_any_range_of_a_track_is_that_of_the_whole(tmp_path: Path):
     assert track.starts == [80, 120, 224]
     wav = audio_format("wav", 8000)
     file = b"".join(raw(files, track, wav, 0, raw_size(track, wav)))
-    assert file == wav_header(8000, len(whole)) + whole + wav_trailer(len(whole))
+    assert file == wav_header(8000, len(whole), marked=True) + whole + wav_trailer(len(whole))
     for first in range(0, len(file), 7):
         for stop in range(first, len(file), 31):
             assert b"".join(raw(files, track, wav, first, stop)) == file[first:stop]

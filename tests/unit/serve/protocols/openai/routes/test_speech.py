@@ -128,6 +128,7 @@ def test_the_latency_is_the_requests_else_the_operators():
         ({"voice": CANARY}, 400, "voice_not_found", "voice"),
         ({"voice": {"id": CANARY, "x": 1}}, 400, "invalid_type", "voice"),
         ({"voice": 7}, 400, "invalid_type", "voice"),
+        ({"voice": ""}, 400, "voice_not_found", "voice"),
         ({"response_format": CANARY}, 400, "unsupported_format", "response_format"),
         ({"response_format": "opus", "sample_rate": 44_100}, 400, "unsupported_format", "sample_rate"),
         ({"sample_rate": 11_025}, 400, "unsupported_format", "sample_rate"),
