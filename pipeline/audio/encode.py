@@ -37,7 +37,7 @@ from pipeline.audio.framing import Blocks
 from pipeline.audio.labels import FileLabels, Picture, picture_of, plain
 from pipeline.errors import AudioFault, NonFiniteOutput
 
-# Written into every container that has a place for it behind or before its samples. No date and no version: bytes depend on the samples alone.
+# Written where a container has a place for it. No date and no version: bytes depend on the samples alone.
 MARK = "AI-generated speech, made with ChatTTS by chattts-serve"
 UNKNOWN_SIZE = 0xFFFFFFFF  # in a WAV header: players read to the end of the stream
 _FULL_SCALE = 32_767

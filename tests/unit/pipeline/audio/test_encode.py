@@ -177,8 +177,8 @@ def test_codes_of_the_telephone_have_a_header_too(code, length):
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("container", ["flac", "opus", "mp3"])
 def test_a_file_says_that_it_was_made(container, streamed, tmp_path):
-    """As ffprobe reads it; where no words have a place (aac in ADTS, pcm, ulaw, alaw, and the samples of a wav, which last to its
-    end), there is the header X-AI-Generated alone."""
+    """As ffprobe reads it; where no words have a place (aac in ADTS, pcm, ulaw, alaw, and wav, whose samples
+    last to its end), there is the header X-AI-Generated alone."""
     path = tmp_path / f"sound.{container}"
     path.write_bytes(encode(speech_like(9000), container, streamed=streamed))
     program = needed_program("ffprobe", "ffmpeg")
