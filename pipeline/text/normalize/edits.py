@@ -69,6 +69,7 @@ _FLAGS = (
     "required",
     "noshade",
 )
+_GAPS: dict[Sound | None, str] = {Sound.BLOCK: "\n", Sound.LINE: "\n", Sound.CELL: ", "}
 _KEEPS_CITED = re.compile(r"\b(?:in|see|by|of|from|to|and|with|cf\.?|ref\.?|refs\.?|at)$", re.IGNORECASE)
 _FACE = re.compile(r"(?P<eye>\S)\s?[_.ω‿▽□﹏дД-]{1,3}\s?(?P=eye)|[\^°´`･・ω◕≧≦﹏▽□╥︶‿ಠ><;￣ﾟ_]", re.IGNORECASE)
 _WORDS = re.compile(r"[\u4e00-\u9fff]|[A-Za-z0-9]{2}")
@@ -141,8 +142,8 @@ def _edits_of(name: str, match: re.Match[str], known: set[str]) -> Iterator[Edit
 
 
 def _is_face(inner: str) -> bool:
-    signs = len(_FACE.findall(inner))
-    return not _WORDS.search(inner) and (signs > 1 or bool(_FACE.search(inner) and _FACE.search(inner)["eye"]))
+    signs = list(_FACE.finditer(inner))
+    return not _WORDS.search(inner) and (len(signs) > 1 or any(sign["eye"] for sign in signs))
 
 
 def _tag(match: re.Match[str], known: set[str]) -> Iterator[Edit]:
@@ -169,8 +170,7 @@ def _tag(match: re.Match[str], known: set[str]) -> Iterator[Edit]:
         else:
             yield Edit(start, stop)
         return
-    gap = {Sound.BLOCK: "\n", Sound.LINE: "\n", Sound.CELL: ", "}.get(sound) if sound else None  # type: ignore[arg-type]
-    yield Edit(start, stop, gap if gap is not None else "" if name in INLINE or sound else " ")
+    yield Edit(start, stop, _GAPS.get(sound, "") if sound or name in INLINE else " ")
 
 
 def _behind(end: str, source: str, place: int, known: set[str]) -> int:
