@@ -53,7 +53,7 @@ def resolved(model: BaseModel, file_values: Mapping[str, Any], at: str) -> Itera
         value, path = getattr(model, name), f"{at}{name}"
         if isinstance(value, BaseModel):
             yield from resolved(value, file_values.get(name) or {}, f"{path}.")
-        elif isinstance(value, dict) and value:
+        elif isinstance(value, dict) and isinstance(next(iter(value.values()), None), BaseModel):
             for key, entry in value.items():
                 yield from resolved(entry, file_values[name][key] or {}, f"{path}.{key}.")
         else:
