@@ -98,6 +98,14 @@ class Pronunciation:
         return ("\n".join(lines) + "\n").encode()
 
 
+def phones_of_ipa(written: str) -> str | None:
+    """Returns the phones of a word in the International Phonetic Alphabet; None if one of its sounds is not of English."""
+    sounds = dict(pair.split(":") for pair in _rows()["@ipa"][0].split())
+    known = re.compile("|".join(sorted(map(re.escape, sounds), key=len, reverse=True)))
+    plain = re.sub(r"[/\[\]\s\u0361ˈˌ.]", "", written)
+    return known.sub(lambda match: sounds[match[0]], plain) if plain and not known.sub("", plain) else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Heteronym:
     """A word of two sounds."""

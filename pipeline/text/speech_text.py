@@ -188,7 +188,11 @@ class _Builder:
         )
         for pronunciation in pronunciations:
             written = passage.text[pronunciation.start : pronunciation.stop]
-            reading = _reading_of(pronunciation, written, language, from_ssml=pronunciation in passage.pronunciations)
+            if pronunciation.kind is PronunciationKind.IPA:
+                reading: str | None = pronunciation.value if self._vocabulary.knows(pronunciation.value) else ""
+                self._warnings.update(() if reading else ("unsupported_phoneme",))
+            else:
+                reading = _reading_of(pronunciation, written, language, from_ssml=pronunciation in passage.pronunciations)
             if reading is None:
                 self._warnings[NOT_AS_SAID] += 1
             if reading:

@@ -156,6 +156,8 @@ class PronunciationKind(StrEnum):
     """other written text is spoken in its place"""
     PINYIN = "pinyin"
     """syllables with tone numbers"""
+    IPA = "ipa"
+    """sounds of the International Phonetic Alphabet, for checkpoints whose words are phones"""
     SAY_AS = "say-as"
     """it is read as a kind of thing: date, digits, ..."""
 

@@ -14,6 +14,7 @@ from xml.etree.ElementTree import Element
 from pipeline.text.language_tags import reading_of
 from pipeline.text.markup.ssml_reader import LANGUAGE_ATTRIBUTE, Handler, Scope, SsmlReader, attributes
 from pipeline.text.pinyin import homophones
+from pipeline.text.pronunciation import phones_of_ipa
 from pipeline.text.say_as import KINDS
 from pipeline.types import PronunciationKind, Prosody
 
@@ -169,6 +170,8 @@ def _sub(reader: SsmlReader, element: Element, scope: Scope) -> None:
 def _phoneme(reader: SsmlReader, element: Element, scope: Scope) -> None:
     alphabet, sounds = (element.get("alphabet") or "").lower(), element.get("ph") or ""
     kind = PINYIN_ALPHABETS.get(alphabet, PronunciationKind.ALIAS if alphabet == "x-homophone" else None)
+    if alphabet == "ipa" and phones_of_ipa(sounds):
+        kind, sounds = PronunciationKind.IPA, phones_of_ipa(sounds) or ""
     if kind is None or not sounds.strip() or (kind is PronunciationKind.PINYIN and homophones(sounds) is None):
         reader.warnings["unsupported_phoneme"] += 1
         reader.read_inside(element, scope)

@@ -49,7 +49,8 @@ __all__ = [
 ]
 
 _TAG = re.compile("|".join(re.escape(tag) for tag in sorted(CONTROL_TAGS)))
-_WORD = re.compile(r"[\u4e00-\u9fffA-Za-z]")
+_WORD = re.compile(r"[\u4e00-\u9fffA-Za-zæðŋœɐ-ʯθᴀ-ᴢꜰꜱꭤꭥ]")
+"""a word, or phones"""
 
 
 def normalize(

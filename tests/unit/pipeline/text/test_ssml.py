@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.checkpoint.locate import DEMO_FOLDER
 from pipeline.errors import InvalidRequest, InvalidSsml
 from pipeline.spec import CONTROL_TAGS
 from pipeline.text.markup.control_tags import neutralise, split_tags
@@ -13,8 +14,11 @@ from pipeline.text.markup.dialogue import Said, read_script
 from pipeline.text.markup.ssml import MAX_BYTES, parse
 from pipeline.text.markup.ssml_elements import MAX_BREAK_MS, SILENT_DB, STYLES, VOICES
 from pipeline.text.markup.ssml_reader import MAX_DEPTH, MAX_ELEMENTS, MAX_TURNS
+from pipeline.text.normalize import vocabulary_of
 from pipeline.text.pinyin import homophones
-from pipeline.types import Mark, Passage, Pronunciation, PronunciationKind, Prosody
+from pipeline.text.speech_text import build_speech_text
+from pipeline.text.tokenizer import PromptTokenizer
+from pipeline.types import Mark, Passage, Pronunciation, PronunciationKind, Prosody, SynthesisRequest
 
 XMLNS = 'xmlns:mstts="https://www.w3.org/2001/mstts"'
 
@@ -140,6 +144,23 @@ def test_a_voice_is_chosen_by_its_gender_or_language():
 def test_pinyin_is_read_as_each_vendor_spells_it(alphabet, sounds):
     passage = only(f'<phoneme alphabet="{alphabet}" ph="{sounds}">重庆</phoneme>')
     assert homophones(passage.pronunciations[0].value) == homophones("chong2 qing4")
+
+
+def test_phones_are_spoken_where_the_checkpoint_has_them(demo_frontend):
+    document = parse(speak('I say <phoneme alphabet="ipa" ph="/təˈmeɪtoʊ/">tomato</phoneme> now.'))
+    assert document.warnings == ()
+    requested = SynthesisRequest("x", document.text, "alloy", document.passages)
+    spoken = build_speech_text(requested, vocabulary=demo_frontend)
+    assert [segment.text for segment in spoken.segments] == ["I say ᴛəᴍɛᴛᴏ now."]
+    letters = vocabulary_of(str.isascii, CONTROL_TAGS)
+    spoken = build_speech_text(requested, vocabulary=letters)
+    assert [segment.text for segment in spoken.segments] == ["I say tomato now."]
+    assert dict(spoken.warnings) == {"unsupported_phoneme": 1}
+
+
+@pytest.fixture(scope="module")
+def demo_frontend():
+    return vocabulary_of(PromptTokenizer(DEMO_FOLDER, max_prompt=2048).knows, CONTROL_TAGS)
 
 
 def test_marks_know_how_much_text_is_before_them():
