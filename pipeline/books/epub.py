@@ -37,9 +37,7 @@ _LONGEST_NAME = 80
 _OTHERS = {
     "word/document.xml": "a document of Word (.docx)",
     "xl/workbook.xml": "a table of Excel (.xlsx)",
-    "ppt/presentation.xml": "slides (.pptx)",
     "content.xml": "a document of LibreOffice (.odt)",
-    "Index/Document.iwa": "a document of Pages",
 }
 _FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
 
@@ -166,7 +164,10 @@ def _package_of(files: _Files) -> str:
         raise InvalidDocument("the EPUB is protected (DRM), and its text cannot be read", param="file")
     packages = [name for name in files.names if name.lower().endswith(".opf")]
     if container is not None:
-        roots = _all(files.tree(container), "rootfile")
+        try:
+            roots = _all(files.tree(container), "rootfile")
+        except (ParseError, DefusedXmlException):
+            roots = []
         packages = [path for root in roots if (path := files.path_of(root.get("full-path", "")))] or packages
     if not packages:
         raise InvalidDocument("not an EPUB: the archive does not contain the package of one", param="file")
@@ -222,7 +223,7 @@ def _chapters(files: _Files, paths: list[str], titles: Mapping[Place, str]) -> I
             if headings or (begins and not has_contents):
                 if title or paragraphs:
                     yield Chapter(title, tuple(paragraphs))
-                title, paragraphs = (headings or [block.text if block.is_heading else ""])[0], []
+                title, paragraphs = (headings or [block.text if block.level else ""])[0], []
             begins = False
             if block.text and (paragraphs or not _is_same(block, title)):
                 paragraphs.append(block.text)
@@ -233,7 +234,7 @@ def _chapters(files: _Files, paths: list[str], titles: Mapping[Place, str]) -> I
 def _is_same(block: Block, title: str) -> bool:
     """True if a block only repeats the title of its chapter; a heading may repeat a part of it."""
     block_letters, title_letters = ("".join(filter(str.isalnum, text.casefold())) for text in (block.text, title))
-    return bool(block_letters) and (block_letters in title_letters if block.is_heading else block_letters == title_letters)
+    return bool(block_letters) and (block_letters in title_letters if block.level else block_letters == title_letters)
 
 
 def _cover(files: _Files, package: Element, items: Mapping[str, _Item]) -> bytes | None:

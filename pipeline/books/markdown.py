@@ -7,7 +7,9 @@ Never: Markdown by patterns: markdown-it writes HTML of it, which is read as any
 One heading alone at the top level is the title of the book, and those of the next level begin its chapters.
 """
 
+import json
 import re
+import tomllib
 from functools import lru_cache
 from typing import Any
 
@@ -37,7 +39,8 @@ def _parser() -> MarkdownIt:
 
 def read_markdown(text: str) -> Book:
     """Returns the book of a Markdown text; its front matter names title, author and language."""
-    before, end, behind = text.replace("\r\n", "\n").removeprefix("\ufeff").rpartition("-->")
+    text = _toml_matter(text.replace("\r\n", "\n").removeprefix("\ufeff"))
+    before, end, behind = text.rpartition("-->")
     text = re.sub(r"<!--.*?-->", "", before + end, flags=re.DOTALL) + behind
     try:
         tokens = _parser().parse(text, environment := dict[str, Any]())
@@ -56,12 +59,25 @@ def read_html(page: bytes) -> Book:
     return _book(blocks_of(page), {"title": text_of(titles[0])} if titles else {})
 
 
+def _toml_matter(text: str) -> str:
+    """Returns a text whose front matter is in YAML, of which JSON is a part."""
+    matter, end, rest = text.removeprefix("+++\n").partition("\n+++\n")
+    if not end or not text.startswith("+++\n") or len(matter) > _LONGEST_MATTER:
+        return text
+    try:
+        return f"---\n{json.dumps(tomllib.loads(matter), default=str)}\n---\n{rest}"
+    except tomllib.TOMLDecodeError:
+        return text
+
+
 def _front_matter(written: str) -> dict[str, str]:
     try:
         fields = yaml.safe_load(written) if len(written) <= _LONGEST_MATTER else None
     except (yaml.YAMLError, ValueError, RecursionError):
         return {}
-    return {name: value for name, value in fields.items() if isinstance(value, str)} if isinstance(fields, dict) else {}
+    if not isinstance(fields, dict):
+        return {}
+    return {name: ", ".join(map(str, value)) if isinstance(value, list) else str(value) for name, value in fields.items()}
 
 
 def _book(blocks: list[Block], fields: dict[str, str]) -> Book:

@@ -18,7 +18,19 @@ from typing import Any
 
 from lxml import etree
 
-from pipeline.text.markup.elements import LONGEST_LETTER, LONGEST_MARK, SOUNDS, VOID, Sound, is_hidden, is_mark, raised
+from pipeline.text.markup.elements import (
+    LONGEST_LETTER,
+    LONGEST_MARK,
+    SOUNDS,
+    VOID,
+    Sound,
+    is_hidden,
+    is_mark,
+    is_note_text,
+    is_page_number,
+    is_raised,
+    raised,
+)
 
 Element = Any
 """of lxml, which has no types"""
@@ -37,11 +49,6 @@ class Block:
     """of a heading, 1 to 6; 0: it is none"""
     ids: list[str] = field(default_factory=list)
     """of the elements that begin with it or before it, since the block before"""
-
-    @property
-    def is_heading(self) -> bool:
-        """True for a heading."""
-        return self.level > 0
 
 
 def blocks_of(page: bytes | str) -> list[Block]:
@@ -74,8 +81,6 @@ def name_of(element: Element) -> str:
     return str(element.tag).rpartition("}")[2].rpartition(":")[2].lower()
 
 
-# -- the tree --------------------------------------------------------------------------------------------------------------
-
 _ENTITY = re.compile(r"&([A-Za-z][A-Za-z0-9]{1,30});")
 _KEPT_ENTITIES = frozenset(["amp", "lt", "gt", "quot", "apos"])
 _ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]|&#(?:[xX][0-9A-Fa-f]{7}|[0-9]{8})[0-9A-Fa-f]*;?")
@@ -90,6 +95,7 @@ _SILENT = re.compile(
     r"(?:\s[^<>]{0,2000})?(?<!/)>",
     re.IGNORECASE,
 )
+_TITLE = re.compile(r"<title(?:\s[^<>]{0,500})?>", re.IGNORECASE)
 _TAG = re.compile(r"<[^<>]*>")
 _CLOSED = re.compile(r"<([A-Za-z][\w:.-]{0,60})((?:\s[^<>]{0,2000})?)/>")
 
@@ -130,6 +136,8 @@ def _without(text: str) -> str:
     text = _CDATA.sub(lambda match: escape(match[1], quote=False), before + end) + behind
     before, end, behind = text.rpartition("-->")
     text = _COMMENT.sub("", before + end) + behind.replace("<!--", "&lt;!--")
+    if "</title" not in text.lower():
+        text = _TITLE.sub("", text)
     before, end, behind = text.rpartition(">")
     return _without_silent(before + end) + behind.replace("<", "&lt;")
 
@@ -148,9 +156,6 @@ def _without_silent(text: str) -> str:
             pieces.append(text[place : start.start()])
             place = end.end() if end else start.end()
     return "".join(pieces) + text[place:]
-
-
-# -- the walk --------------------------------------------------------------------------------------------------------------
 
 
 class _Reader:
@@ -181,7 +186,7 @@ class _Reader:
 
     def _start(self, element: Element) -> None:
         name, attributes = name_of(element), _attributes(element)
-        sound = SOUNDS.get(name)
+        sound = Sound.RAISED if name == "span" and is_raised(attributes) else SOUNDS.get(name)
         if sound is Sound.BLOCK and self._is_mark:
             self._silence, self._is_mark = None, False
         if self._silence is None and sound is Sound.BLOCK:
@@ -192,7 +197,7 @@ class _Reader:
             return
         if is_hidden(attributes) or sound is Sound.SILENT or (name == "nav" and attributes.get("epub:type", "toc") != "toc"):
             self._silence = element
-        elif sound is Sound.MARK or (is_mark(attributes) and _is_short(element)):
+        elif sound is Sound.MARK or (_is_short(element) and self._is_mark_here(name, element, attributes)):
             self._silence, self._is_mark = element, True
         elif (
             sound is Sound.FORMULA
@@ -212,13 +217,18 @@ class _Reader:
     def _enter(self, name: str, attributes: Mapping[str, str]) -> None:
         if name in ("ul", "ol"):
             start = attributes.get("start", "1")
-            is_numbered = (
-                name == "ol" and start.isdecimal() and len(start) < 7 and "footnotes-list" not in attributes.get("class", "")
-            )
+            is_note = "footnotes-list" in attributes.get("class", "")
+            is_numbered = name == "ol" and not is_note and start.isdecimal() and len(start) < 7
             self._numbers.append(int(start) if is_numbered else None)
         elif name == "li" and self._numbers and (number := self._numbers[-1]) is not None:
             self._number, self._numbers[-1] = f"{number}. ", number + 1
         self._verbatim += name == "pre"
+
+    def _is_mark_here(self, name: str, element: Element, attributes: Mapping[str, str]) -> bool:
+        if is_mark(attributes) or is_page_number(attributes, text := text_of(element)):
+            return True
+        is_behind_text = bool(self._pieces) and not self._pieces[-1].endswith((" ", "\n", "(", "[", "（", "§", "-", "–"))
+        return name == "a" and "#" in attributes.get("href", "") and is_behind_text and is_note_text(text) and bool(text)
 
     def _begin_cell(self) -> None:
         while self._pieces and not self._pieces[-1].strip():
@@ -256,7 +266,7 @@ class _Reader:
 
     def _end_block(self) -> None:
         """Keeps the block if it has text; ids without text belong to the next one."""
-        lines = (" ".join(line.split()) for line in "".join(self._pieces).split("\n"))
+        lines = (" ".join(line.split()) for line in "".join(self._pieces).replace("\ufffd", "").split("\n"))
         text = "\n".join(lines).strip().strip(_INVISIBLE)
         self._pieces.clear()
         if text:
@@ -306,8 +316,6 @@ def _written(element: Element, depth: int = 0) -> str:
             return f" {text_of(element)} "
     return "".join(inner) if inner else text_of(element)
 
-
-# -- encodings -------------------------------------------------------------------------------------------------------------
 
 _MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe\0\0", "utf-32"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 _DECLARED = re.compile(

@@ -39,14 +39,6 @@ _OTHERS = (
     (re.compile(rb"\s*(?:<\?xml.{0,300}?)?<FictionBook", re.DOTALL), "a book in FB2"),
     (re.compile(rb"\xd0\xcf\x11\xe0"), "a document of an old Word (.doc)"),
     (re.compile(rb".{60}BOOKMOBI", re.DOTALL), "a book for Kindle"),
-    (
-        re.compile(
-            rb"\s*(?:<\?xml.{0,300}?)?<(?:\w+:)?(?:wordDocument|package xmlns:pkg|document-content|office:document)", re.DOTALL
-        ),
-        "a document in XML",
-    ),
-    (re.compile(rb"%!PS"), "a document in PostScript"),
-    (re.compile(rb"\s*\\documentclass"), "a document in LaTeX"),
 )
 
 _ZIP = b"PK\x03\x04"

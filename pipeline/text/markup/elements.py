@@ -69,6 +69,9 @@ _CLASSES = _names(
     """pagenum pagenumber page-number page_number pageno pagebreak page-break noteref footnote-ref footnoteref footnote-backref
     fnref endnote-ref endnoteref annoref"""
 )
+_RAISED = _names("sup super superscript")
+_PAGE_ID = re.compile(r"(?:page|pg|p)[_.-]?\d{1,5}", re.IGNORECASE)
+_PAGE_TEXT = re.compile(r"[\[({]?\s?(?:(?:page|pg|p)\.?\s?)?\d{1,5}\s?[\])}]?", re.IGNORECASE)
 _UNSEEN = re.compile(r"display\s{0,9}:\s{0,9}none|visibility\s{0,9}:\s{0,9}hidden", re.IGNORECASE)
 
 
@@ -106,5 +109,22 @@ def raised(before: str, text: str) -> str:
         return text.translate(_POWERS)
     if digit and _ORDINAL.fullmatch(text):
         return text
-    is_note = text.strip("[]()*†‡§,;. \u200b").isdigit() or not any(map(str.isalnum, text)) or len(text) == 1
+    is_abbreviation = len(before) > 0 and before[-1].isupper() and text.isalpha()  # Mr, Mlle
+    is_note = is_note_text(text) or (len(text) == 1 and not is_abbreviation)
     return "" if is_note else text
+
+
+def is_note_text(text: str) -> bool:
+    """True for what marks of notes are made of: a number or signs, in brackets or not."""
+    return text.strip("[]()*†‡§,;. \u200b").isdigit() or not any(map(str.isalnum, text))
+
+
+def is_page_number(attributes: Mapping[str, str], text: str) -> bool:
+    """True for the number of a page that only its id tells from text."""
+    return bool(_PAGE_ID.fullmatch(attributes.get("id", "")) and _PAGE_TEXT.fullmatch(text.strip()))
+
+
+def is_raised(attributes: Mapping[str, str]) -> bool:
+    """True for what is raised as `sup` is."""
+    classes = attributes.get("class", "").lower().split()
+    return not _RAISED.isdisjoint(classes) or "vertical-align:super" in attributes.get("style", "").replace(" ", "").lower()

@@ -293,7 +293,8 @@ def test_any_nesting_is_read(piece: str):
     ("<p>He <span role='doc-pagebreak'>12</span>ran.<i hidden>no</i> <b style='display: none'>no</b></p>", ["He ran."]),
     ("<p><img alt='O'>nce<img alt='a red boat'></p>", ["Once"]), ("<p>a<br>b</p>", ["a\nb"]),
     ("<p>So <math><msup><mi>x</mi><mn>2</mn></msup></math></p>", ["So x^2"]),
-    ("<ruby>漢<rt>kan<p>Then", ["漢", "Then"]), ("<a class='noteref'>1<p>Then", ["Then"]),
+    ("<p>M<sup>r</sup> A<a href='#n'>[1]</a> <a id='page_9'>[Pg 9]</a>ran 10<span class='super'>6</span>", ["Mr A ran 10⁶"]),
+    ("<head><title>t<p>b", ["t", "b"]), ("<ruby>漢<rt>kan<p>Then", ["漢", "Then"]), ("<a class='noteref'>1<p>Then", ["Then"]),
 ])  # fmt: skip
 def test_what_is_spoken_of_elements(page: str, texts: list[str]):
     assert [block.text for block in blocks_of(page)] == texts
