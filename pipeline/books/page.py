@@ -303,18 +303,12 @@ def _formula(element: Element) -> str:
 
 def _written(element: Element, depth: int = 0) -> str:
     name, inner = name_of(element), [_written(child, depth + 1) for child in element.iterchildren(etree.Element) if depth < 50]
-    match name, inner:
-        case "msup", [base, power]:
-            return f"{base}^{power}" if len(power) == 1 else f"{base}^({power})"
-        case "mfrac", [above, below]:
-            return f"{above}/{below}"
-        case "msqrt" | "mroot", [*inner]:
-            return f"√{''.join(inner)}"
-        case "annotation" | "annotation-xml", _:
-            return ""
-        case "mo", _:
-            return f" {text_of(element)} "
-    return "".join(inner) if inner else text_of(element)
+    if name in ("msup", "mfrac") and len(inner) == 2:
+        sign, last = "^" if name == "msup" else "/", inner[1] if len(inner[1]) < 2 else f"({inner[1]})"
+        return f"{inner[0]}{sign}{last}"
+    if not inner or name.startswith("annotation"):
+        return "" if name.startswith("annotation") else f" {text_of(element)} " if name == "mo" else text_of(element)
+    return "".join(inner)
 
 
 _MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe\0\0", "utf-32"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
