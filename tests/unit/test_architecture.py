@@ -46,6 +46,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
 
 TORCH = {"torch", "torchaudio", "ChatTTS", "transformers", "vocos"}
 WEB = {"ray", "fastapi", "starlette", "uvicorn", "requests"}
+PARSERS = {"lxml", "markdown_it", "mdit_py_plugins"}  # in the process that reads documents alone
 NEVER_REACHED: dict[str, set[str]] = {  # files below this path: libraries that none of them reaches, however indirectly
     "pipeline": WEB | {"serve", "scripts", "tests", "transformers", "ChatTTS", "vocos", "torchaudio"},
     "pipeline/types": TORCH,
@@ -56,7 +57,6 @@ NEVER_REACHED: dict[str, set[str]] = {  # files below this path: libraries that 
     "pipeline/store": TORCH | {"numpy"},
     "pipeline/cache": TORCH,
     "pipeline/voices": TORCH,
-    "pipeline/text": TORCH,
     "pipeline/audio": TORCH,
     "pipeline/books": TORCH,
     "pipeline/synthesizer.py": TORCH,
@@ -78,10 +78,12 @@ NEVER_REACHED: dict[str, set[str]] = {  # files below this path: libraries that 
     "serve/resilience": {"ray"},
     "serve/voices": {"ray"},
     "serve/speech": {"ray", "fastapi"},
-    "serve/jobs": {"ray", "fastapi"},
-    "serve/http": {"ray"},
+    "serve/jobs": {"ray", "fastapi", *PARSERS},
+    "serve/http": {"ray", *PARSERS},
     "serve/page": {"ray"},
-    "serve/protocols": {"ray"},
+    "serve/protocols": {"ray", *PARSERS},
+    "serve/deployments": PARSERS,
+    "pipeline/text": {*TORCH, *PARSERS},
     "scripts": {"tests"},
 }
 MAY_REACH = {

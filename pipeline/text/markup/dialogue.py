@@ -76,9 +76,9 @@ def read_script(script: str, speakers: Collection[str], *, param: str = "script"
 
 
 def _lines(script: str) -> Iterator[tuple[int, str]]:
-    """Yields the lines that are not blank, with their numbers."""
+    """Yields the lines that are neither blank, nor rules, nor fences, with their numbers."""
     lines = textwrap.dedent(script.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")).split("\n")
-    return ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+    return ((number, line) for number, line in enumerate(lines, start=1) if line.strip("-*_=~# \t") and line[:3] != "```")
 
 
 def _beginning(line: str, known: Collection[str]) -> tuple[str, str, bool]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.text.incremental import GrowingText
 from pipeline.text.lines import breath, goes_on
+from pipeline.text.markup.dialogue import read_script
 from pipeline.text.normalize import NormalizeOptions, normalize
 from tests.support.effort import examples
 
@@ -147,3 +148,20 @@ def test_a_line_goes_on_by_its_end_and_the_next_beginning():
     assert goes_on("He went to the", "United States")
     assert not goes_on("He went home", "United States")
     assert goes_on("小狗睡在", "门边")
+
+
+@pytest.mark.parametrize("line", [
+    "**Ben:** Hi.", "**Ben**: Hi.", "*Ben*: Hi.", "__Ben__: Hi.", "Ben:Hi.", "[Ben]: Hi.", "<Ben> Hi.", "- Ben: Hi.", "1. Ben: Hi.",
+    "“Ben”: Hi.", "Ben (quietly): Hi.", "**Ben (quietly):** Hi.", "**Ben** *(quietly)*: Hi.", "Ben [sighs]: Hi.", "BEN: Hi.",
+    "> Ben: Hi.", "### Ben: Hi.", "【Ben】：Hi.", "Ben（小声）：Hi.", "`Ben`: Hi.",
+])  # fmt: skip
+def test_a_name_is_found_as_models_write_it(line: str):
+    turns = read_script(f"```\nAnna: Hello.\n---\n{line}\n```", ["Anna", "Ben"])
+    assert [(turn.speaker, turn.text) for turn in turns] == [("Anna", "Hello."), ("Ben", "Hi.")]
+
+
+@pytest.mark.parametrize(
+    "line", ["- Note: bring milk", "10:30 is late", "see http://a.b", "  Ben: indented", "[door opens]", "(Ben leaves)"]
+)
+def test_other_lines_go_on_with_the_turn(line: str):
+    assert len(read_script(f"Anna: Hello.\n{line}", ["Anna", "Ben"])) == 1
