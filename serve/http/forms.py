@@ -31,10 +31,16 @@ async def read_form(request: Request, services: Services, most_bytes: int) -> Fo
     check_charset(request)
     async with aclosing(services.bodies.pieces(request, most_bytes)) as pieces:
         parser = MultiPartParser(request.headers, pieces, max_files=2, max_fields=FORM_FIELDS, max_part_size=FORM_ROOM)
+        form = FormData()
         try:
-            return await _with_text(await parser.parse())
+            form = await _with_text(await parser.parse())
         except (MultiPartException, UnicodeError, KeyError):
             raise bad_request("invalid_form", "the body is no form with one file and a few fields") from None
+        finally:
+            for file in parser._files_to_close_on_error:  # without an end, of JSON, or of a form that is refused
+                if not any(isinstance(value, UploadFile) and id(value.file) == id(file) for value in form.values()):
+                    file.close()
+    return form
 
 
 async def _with_text(form: FormData) -> FormData:
@@ -49,7 +55,6 @@ async def _with_text(form: FormData) -> FormData:
             items[place] = name, (await value.read(FORM_ROOM)).decode()
             await value.close()
     if sum(isinstance(value, UploadFile) for _, value in items) > 1:
-        await form.close()
         raise MultiPartException("two files")
     return FormData(items)
 

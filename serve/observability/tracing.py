@@ -15,7 +15,8 @@ import importlib.util
 import os
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import cast
 
 from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
@@ -123,11 +124,6 @@ class Tracing:
         """Span of one call of the vocoder, child of `traceparent`."""
         return self.within(traceparent, "vocoder.call", {"steps": steps})
 
-    def flush(self) -> None:
-        """Export the spans that wait."""
-        if self._provider is not None:
-            self._provider.force_flush()
-
     def close(self) -> None:
         """Export the spans that wait, and end the tracer."""
         if self._provider is not None:
@@ -139,8 +135,7 @@ class Tracing:
         return self._tracer.start_span(name, _W3C.extract({"traceparent": traceparent}), attributes=attributes)
 
     def _past(self, parent: trace.Span, name: str, began_ns: int, ended_ns: int) -> None:
-        span = self._tracer.start_span(name, trace.set_span_in_context(parent), start_time=began_ns)
-        span.end(max(ended_ns, began_ns))
+        self._tracer.start_span(name, trace.set_span_in_context(parent), start_time=began_ns).end(max(ended_ns, began_ns))
 
 
 def _exporter(config: TracingConfig, stage: str) -> SpanExporter:
@@ -148,19 +143,19 @@ def _exporter(config: TracingConfig, stage: str) -> SpanExporter:
         case "otlp":
             # Looked up here: the package is optional.
             module = importlib.import_module(f"{OTLP}.trace_exporter")
-            exporter: SpanExporter = module.OTLPSpanExporter(endpoint=config.endpoint)
-            return exporter
+            return cast(SpanExporter, module.OTLPSpanExporter(endpoint=config.endpoint))
         case "file":
             folder = traces_folder(config)
             folder.mkdir(parents=True, exist_ok=True)
             lines = (folder / f"{stage}-{os.getpid()}.jsonl").open("a", encoding="utf-8")
-            return ConsoleSpanExporter(out=lines, formatter=lambda span: span.to_json(indent=None) + "\n")
+            exporter = ConsoleSpanExporter(out=lines, formatter=lambda span: span.to_json(indent=None) + "\n")
+            exporter.shutdown = lines.close  # type: ignore[method-assign]  # its own leaves the file open
+            return exporter
         case _:
             return ConsoleSpanExporter(formatter=lambda span: span.to_json(indent=None) + "\n")
 
 
 def _installed(module: str) -> bool:
-    try:
+    with suppress(ModuleNotFoundError):
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
+    return False

@@ -1,10 +1,11 @@
 """A real uvicorn on a real socket around create_api: in-process transports hide truncation and disconnects."""
 
+import asyncio
 import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,11 +46,42 @@ class Live:
         return client
 
 
+async def _nothing() -> None:
+    """Closes nothing."""
+
+
+class _Server(uvicorn.Server):
+    """Ends its connections when it stops. uvicorn leaves those that are open to its loop, which is closed before they are."""
+
+    def __init__(self, config: uvicorn.Config, close: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(config)
+        self._close = close
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        for task in tuple(self.server_state.tasks):
+            task.cancel()
+        await asyncio.wait([asyncio.ensure_future(self._close()), *self.server_state.tasks], timeout=10)
+        for connection in tuple(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0.01)  # the loop closes them in its next turns
+
+
 @contextlib.contextmanager
 def serving(
-    services: Services, certificate: str | None = None, *, wrap: Callable[[ASGIApp], ASGIApp] | None = None
+    services: Services,
+    certificate: str | None = None,
+    *,
+    wrap: Callable[[ASGIApp], ASGIApp] | None = None,
+    close: Callable[[], Awaitable[None]] = _nothing,
 ) -> Iterator[Live]:
-    """Serve until the block ends; with the file of a key and its certificate over TLS; `wrap` goes around the application."""
+    """Serve until the block ends.
+
+    Args:
+        certificate: file of a key and its certificate, for TLS.
+        wrap: goes around the application.
+        close: closes what the application has opened in the server's loop.
+    """
     app: ASGIApp = create_api(lambda: services)
     app = app if wrap is None else wrap(app)
     config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical", lifespan="off", ssl_certfile=certificate)
@@ -58,7 +90,7 @@ def serving(
         # A synchronous client reads in one thread and writes in another. Python 3.11 does not guard its TLS object, and a
         # session ticket that is read while the request is written loses the request: 7 of 1,200 connections, and a crash.
         config.ssl.num_tickets = 0
-    server = uvicorn.Server(config)
+    server = _Server(config, close)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -84,9 +116,9 @@ def error_of(reply: requests.Response) -> dict[str, Any]:
 
 
 def read_all(client: socket.socket) -> bytes:
-    """Everything until the other side closes."""
+    """Everything until the other side closes; closes this side."""
     received = bytearray()
-    with contextlib.suppress(ConnectionResetError):
+    with client, contextlib.suppress(ConnectionResetError):
         while piece := client.recv(65536):
             received += piece
     return bytes(received)

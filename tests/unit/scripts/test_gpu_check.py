@@ -92,7 +92,10 @@ def test_on_a_bare_machine_each_section_is_kept_and_a_late_one_costs_itself_alon
     assert done.returncode == 1, done.stdout + done.stderr
     result = json.loads(out.read_text())
     assert result["failed"] == {"parity": "took longer than 1 s"}
-    assert {name: one["state"] for name, one in result["sections"].items()} == {"parity": "failed", "equal_bfloat16_2": "ran"}
+    assert {name: section["state"] for name, section in result["sections"].items()} == {
+        "parity": "failed",
+        "equal_bfloat16_2": "ran",
+    }
     assert len(result["promises"]) == 3
     assert all(promise["holds"] for promise in result["promises"].values())
     assert (result["hardware"]["commit"], result["hardware"]["device"]) == ("abc", "cpu")
@@ -114,7 +117,7 @@ def test_every_section_runs_and_writes_its_figures(tmp_path, demo_root):
     assert expected <= set(result["promises"])
     assert result["failed"] == {}
     assert result["figures"]["step_2_slots_auto"]["step_ms"] > 0
-    assert all(found["nodes"] > 0 for found in result["figures"]["kernels"].values())
+    assert all(kernel["nodes"] > 0 for kernel in result["figures"]["kernels"].values())
     assert {"prefill_ms", "fixed_shape_cost", "attention_2_slots_900_positions"} <= set(result["figures"])
     assert result["figures"]["step_2_slots_auto_kv_int8"]["over_bfloat16"] > 0
     assert result["figures"]["speech_2"]["requests"] > 0
@@ -147,23 +150,23 @@ def apart(monkeypatch):
 
 
 def test_calls_add_up_and_run_only_what_has_not_run(tmp_path, demo_root, apart):
-    wanted = [paper_section("first"), paper_section("broken"), paper_section("long", usual_s=500), paper_section("last")]
+    sections = [paper_section("first"), paper_section("broken"), paper_section("long", usual_s=500), paper_section("last")]
     within = small(tmp_path, demo_root, "--within", "100")
-    assert call.run_all(wanted, within) == 1
+    assert call.run_all(sections, within) == 1
     assert apart == ["first", "broken", "last"], "nothing is started that would not end"
     result = read(tmp_path / "gpu.json")
     assert result["failed"] == {"broken": "ended with code -9"}
     assert {"first", "broken", "last"} == set(result["figures"]), "what a broken section had found is kept"
-    assert {name: one["state"] for name, one in result["sections"].items()} == {
+    assert {name: section["state"] for name, section in result["sections"].items()} == {
         "first": "ran",
         "broken": "failed",
         "last": "ran",
     }
     apart.clear()
-    call.run_all(wanted, small(tmp_path, demo_root, "--within", "600"))
+    call.run_all(sections, small(tmp_path, demo_root, "--within", "600"))
     assert apart == ["broken", "long"]
     apart.clear()
-    call.run_all(wanted[:1], small(tmp_path, demo_root))
+    call.run_all(sections[:1], small(tmp_path, demo_root))
     assert apart == ["first"], "what is named runs again"
     assert set(read(tmp_path / "gpu.json")["figures"]) == {"first", "broken", "long", "last"}
 
@@ -186,7 +189,7 @@ def test_a_machine_that_empties_its_folder_keeps_the_findings(tmp_path, demo_roo
 
 def processes_of(out: Path) -> list[int]:
     """The sections that run for this file."""
-    return [found.pid for found in processes() if str(out) in found.command() and "--child" in found.command()]
+    return [process.pid for process in processes() if str(out) in process.command() and "--child" in process.command()]
 
 
 @pytest.mark.slow
@@ -203,6 +206,7 @@ def test_whatever_ends_a_call_ends_its_section(tmp_path, demo_root, number):
         wait_until(lambda: not processes_of(out), timeout_s=60)
     finally:
         parent.kill()
+        parent.wait()
     assert read(out)["sections"]["equal_float32_2"]["state"] == "running", "the next call says that it was cut off"
 
 
@@ -255,9 +259,9 @@ def test_sections_are_chosen_by_name_pattern_and_limit(capsys):
     every = sections(parser.parse_args(["--device", "cuda"]))
     assert {"machine", "functional", "vocoder", "speech_64", "speech_128"} <= set(every)
     assert {f"equal_{how}_{slots}" for how in ("bfloat16", "kv_int8") for slots in (8, 16, 64, 128)} <= set(every)
-    found = call.chosen(every, ["vocoder", "equal_bfloat16_*@90"], parser)
-    assert [(one.name, one.limit_s) for one in found[:2]] == [("vocoder", 240), ("equal_bfloat16_8", 90)]
-    assert len(found) == 5
+    chosen = call.chosen(every, ["vocoder", "equal_bfloat16_*@90"], parser)
+    assert [(section.name, section.limit_s) for section in chosen[:2]] == [("vocoder", 240), ("equal_bfloat16_8", 90)]
+    assert len(chosen) == 5
     assert call.chosen(every, None, parser) == list(every.values())
     assert list(every)[: len(FIRST)] == list(FIRST), "every name of the order is a section"
     assert set(USUAL_S) <= set(every), "no estimate is of a section that does not exist"
@@ -409,12 +413,12 @@ class PaperSteps:
     """The steps of a runner's slots: as many as were asked for."""
 
     def __init__(self, per_round: int) -> None:
-        self._made = timing.ROUNDS * per_round
+        self._steps = timing.ROUNDS * per_round
 
     def zero_(self) -> None: ...
 
     def __getitem__(self, slot: int) -> int:
-        return self._made
+        return self._steps
 
 
 class Tensor:
@@ -433,7 +437,7 @@ def paper_runner(device: str, checkpoint: object, settings: dict[str, Any]) -> S
         **{name: Tensor() for name in ("positions", "min_steps", "max_steps", "active")},
         steps=PaperSteps(config.steps_per_round),
     )
-    nothing: Callable[..., None] = lambda *given, **named: None  # noqa: E731
+    nothing: Callable[..., None] = lambda *arguments, **named: None  # noqa: E731
     runner = {"_state": state, "_cache": SimpleNamespace(tensors=()), "_rounds": {}, "_prefills": {}}
     return SimpleNamespace(**runner, _round=nothing, _step=nothing, _prefill=nothing, _make_prompts=nothing)
 
@@ -442,15 +446,15 @@ def paper_take(number: int, steps: int) -> Take:
     return Take(np.full((steps, 4), number, np.float32), np.full((steps, 4), number, np.int64))
 
 
-async def take(engine: PaperEngine, asked: Any, sampling: Any, on_block: Callable[[], None] = lambda: None) -> Take:
-    if asked.speaker is not None and np.isnan(asked.speaker).any():
+async def take(engine: PaperEngine, prompt: Any, sampling: Any, on_block: Callable[[], None] = lambda: None) -> Take:
+    if prompt.speaker is not None and np.isnan(prompt.speaker).any():
         raise NonFiniteOutput("not a number")
-    assert len(asked.ids) + asked.max_steps <= engine.config.positions
-    assert len(asked.ids) <= engine.config.max_prompt
-    if asked.scheduling.lane is Lane.INTERACTIVE and engine.observer is not None:
+    assert len(prompt.ids) + prompt.max_steps <= engine.config.positions
+    assert len(prompt.ids) <= engine.config.max_prompt
+    if prompt.scheduling.lane is Lane.INTERACTIVE and engine.observer is not None:
         engine.observer.preempted()
     on_block()
-    return paper_take(sampling.seed or 0, asked.max_steps)
+    return paper_take(sampling.seed or 0, prompt.max_steps)
 
 
 def takes(engine: PaperEngine, numbers: list[int], width: int, steps: int) -> list[Take]:
@@ -480,11 +484,11 @@ def paper(monkeypatch) -> None:
     monkeypatch.setattr(timing, "kernels_of", lambda device, work: {"nodes": 184})
     real = torch.Tensor.to
     monkeypatch.setattr(torch.Tensor, "to", lambda self, *to, **named: self if "cuda" in to else real(self, *to, **named))
-    monkeypatch.setattr(parity, "_along", lambda *given: torch.full((4, 4), 0.25))
+    monkeypatch.setattr(parity, "_along", lambda *arguments: torch.full((4, 4), 0.25))
     monkeypatch.setattr(timing, "use_own_stream", lambda **named: None)
     monkeypatch.setattr(timing.torch, "device", lambda name: name)
-    monkeypatch.setattr(timing.tensor_cache, "zeros", lambda *given: SimpleNamespace(tensors=(), keys=None))
-    monkeypatch.setattr(timing, "_all_layers", lambda *given: None)
+    monkeypatch.setattr(timing.tensor_cache, "zeros", lambda *arguments: SimpleNamespace(tensors=(), keys=None))
+    monkeypatch.setattr(timing, "_all_layers", lambda *arguments: None)
     monkeypatch.setattr(timing, "_seconds", lambda device, work: 1e-5)
     monkeypatch.setattr(machine, "copy_bandwidth", lambda device: 3e12)
     monkeypatch.setattr(machine, "_measure_node", lambda report: None)

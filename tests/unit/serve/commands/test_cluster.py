@@ -33,8 +33,8 @@ def last_words(address: str) -> list[tuple[int, str]]:
         )
         for script in SCRIPTS
     ]
-    said = [process.communicate(timeout=120)[1] for process in started]
-    return [(process.returncode, lines.splitlines()[-1]) for process, lines in zip(started, said, strict=True)]
+    outputs = [process.communicate(timeout=120)[1] for process in started]
+    return [(process.returncode, lines.splitlines()[-1]) for process, lines in zip(started, outputs, strict=True)]
 
 
 @pytest.mark.slow
@@ -125,10 +125,10 @@ def test_of_several_services_none_is_guessed_and_each_can_be_chosen(tmp_path: Pa
 )
 def test_a_command_acts_on_its_own_cluster(named, services, clusters, chosen):
     try:
-        found = connection.address_of(named, services, lambda: clusters)
+        address = connection.address_of(named, services, lambda: clusters)
     except ValueError as error:
-        found = str(error)
-    assert found.startswith(chosen)
+        address = str(error)
+    assert address.startswith(chosen)
 
 
 def node(address: str, *resources: str) -> dict[str, object]:
@@ -171,27 +171,27 @@ def begin(code: str, **variables: str) -> subprocess.Popen[str]:
     )
 
 
-def test_an_orphan_that_ignores_sigterm_is_found_and_ended():
-    parent = begin(LEAVES_A_CHILD, WHOSE="theirs")
-    assert parent.stdout is not None
-    assert parent.stdout.readline() == "ready\n"
-    parent.wait()
-    (orphan,) = members(parent.pid)
-    assert orphan.parent != parent.pid
-    assert sessions_with("WHOSE=theirs") == {parent.pid}
-    assert sessions_with("WHOSE=their") == set(), "a part of a value is not the value"
-    assert end_session(parent.pid, 0.2) == [orphan.name]
-    assert members(parent.pid) == []
-    assert process(orphan.pid) is None
+def test_an_orphan_that_ignores_sigterm_is_ended():
+    with begin(LEAVES_A_CHILD, WHOSE="theirs") as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        parent.wait()
+        (orphan,) = members(parent.pid)
+        assert orphan.parent != parent.pid
+        assert sessions_with("WHOSE=theirs") == {parent.pid}
+        assert sessions_with("WHOSE=their") == set(), "a part of a value is not the value"
+        assert end_session(parent.pid, 0.2) == [orphan.name]
+        assert members(parent.pid) == []
+        assert process(orphan.pid) is None
 
 
-def test_who_heeds_sigterm_may_end_by_himself():
+def test_a_process_that_heeds_sigterm_ends_by_itself():
     heeds = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print('ready', flush=True); time.sleep(600)"
-    child = begin(f"import signal, sys, time; {heeds}")
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    assert end_session(child.pid, 60.0)
-    assert child.wait() == 7
+    with begin(f"import signal, sys, time; {heeds}") as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        assert end_session(child.pid, 60.0)
+        assert child.wait() == 7
 
 
 def test_nobody_ends_his_own_session():
@@ -218,9 +218,9 @@ def test_an_open_port_is_found_with_its_owner_and_its_reach(family, host, is_loc
             pytest.skip(f"this machine has no {host}")
         server.listen()
         port = server.getsockname()[1]
-        (found,) = [listener for listener in listeners() if listener.port == port]
-        assert found.is_local == is_local
-        assert found.pid == os.getpid()
+        (listener_found,) = [listener for listener in listeners() if listener.port == port]
+        assert listener_found.is_local == is_local
+        assert listener_found.pid == os.getpid()
         assert not is_free("0.0.0.0" if family == socket.AF_INET else "::", port)
     assert is_free(host, port)
     assert not [listener for listener in listeners() if listener.port == port]
@@ -231,9 +231,9 @@ def test_a_process_name_may_hold_what_separates_columns(tmp_path: Path):
     program.symlink_to("/bin/sleep")
     with subprocess.Popen([program, "600"]) as child:
         try:
-            found = process(child.pid)
-            assert found is not None
-            assert (found.parent, found.session) == (os.getpid(), os.getsid(0))
+            info = process(child.pid)
+            assert info is not None
+            assert (info.parent, info.session) == (os.getpid(), os.getsid(0))
         finally:
             child.kill()
 
@@ -257,17 +257,16 @@ time.sleep(600)
 @pytest.fixture
 def supervisor(tmp_path: Path):
     """A supervisor and its service's session."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", SUPERVISOR, str(tmp_path)],
         env=os.environ | {"PYTHONPATH": str(PROJECT)},
         stdout=subprocess.PIPE,
         text=True,
-    )
-    assert process.stdout is not None
-    session = int(process.stdout.readline())
-    yield process, session
-    process.kill()
-    process.wait()
+    ) as process:
+        assert process.stdout is not None
+        session = int(process.stdout.readline())
+        yield process, session
+        process.kill()
     end_leftovers(tmp_path)
 
 
@@ -311,7 +310,7 @@ def test_what_is_noted_can_be_read_by_a_shell_and_by_scripts(tmp_path: Path):
 def test_a_service_whose_supervisor_lives_is_left_alone(tmp_path: Path, supervisor):
     _, session = supervisor
     assert end_leftovers(tmp_path) == []
-    assert [found.name for found in members(session)] == ["sleep"]
+    assert [member.name for member in members(session)] == ["sleep"]
     assert running(tmp_path) == [{"RAY_ADDRESS": "127.0.0.1:1"}]
 
 
@@ -350,9 +349,9 @@ def test_a_key_on_an_open_service_protects_nothing_and_says_so(tmp_path: Path, c
     path = configuration(tmp_path, name)
     before = path.read_text()
     assert keys.main(["add", "anna", "--config", str(path)]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("ck-")
-    assert ("WARNING" in said.err) == ("keys.open: false ends that" in said.err) == (name == "k8s-dev.yaml")
+    output = capsys.readouterr()
+    assert output.out.startswith("ck-")
+    assert ("WARNING" in output.err) == ("keys.open: false ends that" in output.err) == (name == "k8s-dev.yaml")
     assert path.read_text() == before
 
 

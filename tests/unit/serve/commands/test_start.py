@@ -95,7 +95,7 @@ def test_who_chooses_no_token_is_told_what_that_means(run: Run):
     environment = start.environment_of({"RAY_AUTH_MODE": "disabled"}, run, is_plain=True)
     assert start.token_of(environment) is None
     with socket.create_server(("0.0.0.0", 0)):
-        opened = announce.own_listeners([found for found in processes() if found.pid == os.getpid()])
+        opened = announce.own_listeners([process for process in processes() if process.pid == os.getpid()])
         lines = list(announce.open_ports(opened, 8000, {}, token=False))
     assert any("everyone who reaches this machine, WITHOUT A TOKEN" in line for line in lines)
 
@@ -174,9 +174,9 @@ def test_a_service_that_does_not_come_up_is_ended_and_what_is_missing_is_said(co
         service.end()
         for number, handler in before.items():
             signal.signal(number, handler)
-    said = capfd.readouterr().err
-    assert "not ready after 0 s" in said
-    assert f"{start.http_address(config)}/ready does not answer (ConnectionError)" in said
+    output = capfd.readouterr().err
+    assert "not ready after 0 s" in output
+    assert f"{start.http_address(config)}/ready does not answer (ConnectionError)" in output
 
 
 def test_a_stranger_on_the_port_is_not_taken_for_the_service(config: Settings):
@@ -196,12 +196,12 @@ def test_ray_gets_a_python_whose_path_a_shell_can_read(tmp_path: Path, monkeypat
     assert start.interpreter(tmp_path) == sys.executable, "as long as there is nothing in the way"
     monkeypatch.setattr(sys, "executable", str(spaced))
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "a venv"))
-    found = start.interpreter(tmp_path)
-    assert " " not in found
-    said = subprocess.run(
-        ["bash", "-c", f"{found} -c 'import sys, ray; print(sys.executable)'"], capture_output=True, text=True
+    path = start.interpreter(tmp_path)
+    assert " " not in path
+    result = subprocess.run(
+        ["bash", "-c", f"{path} -c 'import sys, ray; print(sys.executable)'"], capture_output=True, text=True
     )
-    assert said.stdout.strip() == found, said.stderr
+    assert result.stdout.strip() == path, result.stderr
 
 
 def test_the_settings_arrive_as_they_were_sent(config: Settings):
@@ -303,8 +303,9 @@ class Supervised:
         raise AssertionError(f"it ended without {word!r}")
 
     def end(self) -> None:
-        assert self.until("left") == "left 0"
-        assert self.process.wait(timeout=120) == 0
+        with self.process:
+            assert self.until("left") == "left 0"
+        assert self.process.returncode == 0
         assert members(self.session) == []
 
 
@@ -392,16 +393,16 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Limit:
     """Sets what the system says about its limit; returns what it is asked to set."""
 
     def set_to(now: int, most: int) -> list[tuple[int, int]]:
-        asked: list[tuple[int, int]] = []
+        limits_set: list[tuple[int, int]] = []
         monkeypatch.setattr(resource, "getrlimit", lambda _: (now, most))
-        monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
-        return asked
+        monkeypatch.setattr(resource, "setrlimit", lambda _, limits: limits_set.append(limits))
+        return limits_set
 
     return set_to
 
 
 @pytest.mark.parametrize(
-    ("now", "most", "held"),
+    ("now", "most", "connections_held"),
     [
         (1024, 65_536, CONNECTIONS),
         (1024, resource.RLIM_INFINITY, CONNECTIONS),
@@ -412,23 +413,23 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Limit:
         (256, 256, 5200),  # and raise_limit refuses
     ],
 )
-def test_as_many_connections_as_files_allow_and_12000_at_most(limit: Limit, now: int, most: int, held: int):
+def test_as_many_connections_as_files_allow_and_12000_at_most(limit: Limit, now: int, most: int, connections_held: int):
     limit(now, most)
-    assert connections() == held
-    said = list(few_connections(open_files.environment()))
-    assert [one.split(" at a time")[0] for one in said] == (
-        [] if held == CONNECTIONS else [f"HAProxy holds {held} connections"]
+    assert connections() == connections_held
+    warnings = list(few_connections(open_files.environment()))
+    assert [warning.split(" at a time")[0] for warning in warnings] == (
+        [] if connections_held == CONNECTIONS else [f"HAProxy holds {connections_held} connections"]
     )
 
 
 def test_the_limit_is_raised_and_that_is_enough(limit: Limit):
-    asked = limit(1024, 20_000)
+    limits_set = limit(1024, 20_000)
     assert list(raise_limit(open_files.environment(), with_haproxy=True)) == []
-    assert asked == [(20_000, 20_000)]
+    assert limits_set == [(20_000, 20_000)]
 
 
 @pytest.mark.parametrize(
-    ("most", "chosen", "with_haproxy", "said"),
+    ("most", "chosen", "with_haproxy", "sentence"),
     [
         (8192, {}, True, "at most 8192 files may be open here, and 10500 are needed: raise the limit"),
         (20_000, {MAXCONN: "10000"}, True, "and 20100 are needed: raise the limit (`ulimit -Hn 20100`"),
@@ -437,11 +438,11 @@ def test_the_limit_is_raised_and_that_is_enough(limit: Limit):
     ],
 )
 def test_a_limit_that_is_too_low_is_one_sentence(
-    limit: Limit, most: int, chosen: dict[str, str], with_haproxy: bool, said: str
+    limit: Limit, most: int, chosen: dict[str, str], with_haproxy: bool, sentence: str
 ):
     limit(256, most)
-    (found,) = raise_limit(open_files.environment() | chosen, with_haproxy=with_haproxy)
-    assert said in found
+    (error,) = raise_limit(open_files.environment() | chosen, with_haproxy=with_haproxy)
+    assert sentence in error
 
 
 def test_a_number_of_the_operators_own_is_not_called_few(limit: Limit):

@@ -132,12 +132,10 @@ def test_a_body_that_dribbles_is_let_go_long_before_the_longest_time(monkeypatch
 def test_a_full_house_refuses_before_the_body_is_there():
     speaker = Speaker(chunks=None, pause_s=0.02)
     services = make_services(speaker, LimitsConfig(max_in_flight=1))
-    with serving(services) as live:
-        inside = live.connect(SPEECH)
+    with serving(services) as live, live.connect(SPEECH):
         wait_until(lambda: services.speech.admission.in_flight == 1)
         with senders(live, 1, b"") as (client,):
             assert b" 429 " in client.recv(4096)
-        inside.close()
 
 
 @pytest.mark.parametrize("path", ["/v1/audio/speech", "/v1/text/normalize", "/v1/audio/voices"])
@@ -209,25 +207,25 @@ ROUTES = [
 
 def error_in(reply: requests.Response) -> dict[str, str]:
     """Code and message, in any envelope."""
-    told = reply.json()
-    if "err_code" in told:
-        return {"code": told["err_code"].lower(), "message": told["err_msg"]}
-    if "error" in told:
-        return told["error"]
-    detail = told["detail"]  # of ElevenLabs, or of Kokoro
+    document = reply.json()
+    if "err_code" in document:
+        return {"code": document["err_code"].lower(), "message": document["err_msg"]}
+    if "error" in document:
+        return document["error"]
+    detail = document["detail"]  # of ElevenLabs, or of Kokoro
     return {**detail, "code": detail["status"] if "status" in detail else detail["error"]}
 
 
 def test_every_route_with_a_body_is_in_the_list():
     paths = create_api(lambda: make_services(Speaker())).openapi()["paths"]
-    found = {
+    routes = {
         (method.upper(), path)
         for path, methods in paths.items()
-        for method, one in methods.items()
-        if "application/json" in one.get("requestBody", {}).get("content", {})
+        for method, operation in methods.items()
+        if "application/json" in operation.get("requestBody", {}).get("content", {})
     }
     names = {"lexicons": "lexicon_id", "jobs": "job_id"}
-    assert found == {
+    assert routes == {
         (method, path.replace("/x", f"/{{{names.get(path.split('/x')[0].split('/')[-1], 'name')}}}").replace("/0", "/{number}"))
         for method, path in ROUTES
     }

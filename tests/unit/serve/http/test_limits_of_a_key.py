@@ -75,7 +75,7 @@ class Place:
 
     def socket(self, path: str, *messages: dict[str, Any], ends: int = 0) -> list[str]:
         """Sends messages; returns errors, until so many contexts have ended or the other side closes."""
-        said, url = [], self.live.url.replace("http", "ws") + path
+        errors, url = [], self.live.url.replace("http", "ws") + path
         with connect(url, additional_headers={"x-api-key": self.key}) as connection:
             with suppress(ConnectionClosed):  # who is refused reads why, however much more there was to send
                 for message in messages:
@@ -83,26 +83,28 @@ class Place:
             try:
                 for frame in connection:
                     content = json.loads(frame) if isinstance(frame, str) else {}
-                    said += [str(content)] if "error" in str(frame).lower() else []
+                    errors += [str(content)] if "error" in str(frame).lower() else []
                     ends -= (is_end := content.get("type") in ("closed", "error", "Flushed"))
                     if is_end and not ends:
                         break
             except ConnectionClosed as why:
-                said.append(str(why))
-        return said
+                errors.append(str(why))
+        return errors
 
 
 def batch(place: Place) -> list[str]:
     body = {"response_format": "pcm", "items": [{"input": TEXT}] * TEXTS}
     url, headers = f"{place.live.url}/v1/audio/speech/batch", {"x-api-key": place.key}
-    return [str(each.get("error", "")) for each in requests.post(url, json=body, headers=headers, timeout=60).json()["results"]]
+    return [
+        str(result.get("error", "")) for result in requests.post(url, json=body, headers=headers, timeout=60).json()["results"]
+    ]
 
 
 def of_contexts(place: Place) -> list[str]:
     opened = [{"type": "open", "context": f"c{number}", "speech": {"response_format": "pcm"}} for number in range(TEXTS)]
-    said = [{"type": "text", "context": f"c{number}", "text": TEXT} for number in range(TEXTS)]
+    messages = [{"type": "text", "context": f"c{number}", "text": TEXT} for number in range(TEXTS)]
     ends = [{"type": "close", "context": f"c{number}"} for number in range(TEXTS)]
-    return place.socket("/v1/audio/conversation", *opened, *said, *ends, ends=TEXTS)
+    return place.socket("/v1/audio/conversation", *opened, *messages, *ends, ends=TEXTS)
 
 
 def of_parts(place: Place) -> list[str]:
@@ -125,12 +127,12 @@ def wyoming(place: Place) -> list[str]:
     async def speak(port: int) -> str:
         async with AsyncTcpClient("127.0.0.1", port) as client:
             await client.write_event(Synthesize(TEXT).event())
-            said = []
+            errors = []
             while (event := await client.read_event()) is not None:
-                said += [str(event.data)] if event.type == "error" else []
+                errors += [str(event.data)] if event.type == "error" else []
                 if event.type in ("audio-stop", "error"):
                     break
-            return "".join(said)
+            return "".join(errors)
 
     async def run() -> list[str]:
         port = free_port()
@@ -195,7 +197,7 @@ WORDS = ("quota", "rate_limit", "rate limit", "too_many", "too many", "concurren
 
 
 @contextmanager
-def serving_keys(folder: Path, quotas: Quotas) -> Iterator[Place]:
+def serving_keys(folder: Path, quotas: Quotas, **options: Any) -> Iterator[Place]:
     store = open_store(str(folder / "store.sqlite"))
     add(store)
     ring, speaker = KeyRing(store), Counting(pause_s=0.004)
@@ -203,7 +205,7 @@ def serving_keys(folder: Path, quotas: Quotas) -> Iterator[Place]:
     gate = Authenticator(ring, quotas)
     services = make_services(speaker, owner=gate.owner)
     object.__setattr__(services, "authenticator", gate)
-    with serving(services) as live:
+    with serving(services, **options) as live:
         yield Place(live, speaker, ring, folder)
 
 
@@ -218,7 +220,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     server = RedisServer(tmp_path_factory.mktemp("redis"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(redis_quotas, "ANSWER_TIMEOUT_S", 30.0)  # a Redis on a busy machine answers late, but it answers
-        with serving_keys(tmp_path_factory.mktemp("shared"), RedisQuotas(server.url, LocalQuotas())) as place:
+        quotas = RedisQuotas(server.url, LocalQuotas())
+        with serving_keys(tmp_path_factory.mktemp("shared"), quotas, close=quotas.close) as place:
             yield place
     server.kill()
 
@@ -232,21 +235,21 @@ def check(place: Place, work: str, limit: str) -> None:
     given_a_key(place, LIMITS[limit])
     speaker = place.speaker
     speaker.most, speaker.requests, before, opened = 0, [], speaker.produced, speaker.opened
-    said = "".join(WORK[work](place)).lower()
+    output = "".join(WORK[work](place)).lower()
     wait_until(lambda: speaker.opened == speaker.closed)
     spoken, audio_s = speaker.opened - opened, (speaker.produced - before) * 0.2
-    assert 1 <= spoken <= MOST_TEXTS[limit], said[:300]
+    assert 1 <= spoken <= MOST_TEXTS[limit], output[:300]
     assert audio_s <= MOST_TEXTS[limit] * SECOND + 1e-6
     assert limit != "streams" or speaker.most <= 2
-    assert spoken == TEXTS or any(word in said for word in WORDS), said[:300]
+    assert spoken == TEXTS or any(word in output for word in WORDS), output[:300]
     if limit == "characters":
         assert charged(place) == sum(len(request.text) for request in speaker.requests)
 
 
 def charged(place: Place) -> int:
     """Characters, as the key is told."""
-    told = requests.get(f"{place.live.url}/v1/user", headers={"x-api-key": place.key}, timeout=60)
-    return int(told.json()["subscription"]["character_count"])
+    reply = requests.get(f"{place.live.url}/v1/user", headers={"x-api-key": place.key}, timeout=60)
+    return int(reply.json()["subscription"]["character_count"])
 
 
 @pytest.mark.parametrize("limit", LIMITS)
@@ -278,8 +281,8 @@ def test_the_parts_of_a_job_wait_for_the_limits_of_its_key(place: Place, tmp_pat
     speaker, service = place.speaker, make_jobs(place.live.services.speech, JobsConfig(parallel=TEXTS), tmp_path)
     object.__setattr__(place.live.services, "jobs", service)
     speaker.most, before = 0, speaker.produced
-    said = place.post("/v1/audio/jobs", input="\n\n".join(f"{number} {TEXT}" for number in range(TEXTS)))
-    assert ("quota_exceeded" in said) == (limit == "characters")
+    output = place.post("/v1/audio/jobs", input="\n\n".join(f"{number} {TEXT}" for number in range(TEXTS)))
+    assert ("quota_exceeded" in output) == (limit == "characters")
 
     async def run() -> None:
         running = asyncio.create_task(JobRunner(service, place.live.services.speech, look_s=0.02).run())
@@ -303,7 +306,7 @@ def test_samples_of_voices_and_refined_texts_are_paid(place: Place, path: str, m
     headers, body = {"x-api-key": place.key}, {"input": TEXT} if "refine" in path else None
     assert requests.request(method, f"{place.live.url}{path}", headers=headers, json=body, timeout=60).status_code == 200
     assert len(place.speaker.requests) == texts
-    assert charged(place) == sum(len(each.text) for each in place.speaker.requests)
+    assert charged(place) == sum(len(request.text) for request in place.speaker.requests)
     given_a_key(place, Quota(requests_per_s=None, streams=None, characters_a_day=5))
     refused = requests.request(
         method, f"{place.live.url}{path}", headers=headers | {"x-api-key": place.key}, json=body, timeout=60

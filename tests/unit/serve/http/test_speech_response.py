@@ -92,26 +92,24 @@ def test_a_long_pause_and_a_long_whole_cut_the_body():
 def test_a_body_that_never_comes_is_let_go():
     services = make_services(Speaker(), LimitsConfig(body_timeout_s=0.2))
     with serving(services) as live:
-        client = socket.create_connection(("127.0.0.1", live.port), timeout=60)
-        client.sendall(f"{POST}Content-Length: 100\r\n\r\n{{".encode())
-        assert b" 408 " in client.recv(4096)
-        client.close()
+        with socket.create_connection(("127.0.0.1", live.port), timeout=60) as client:
+            client.sendall(f"{POST}Content-Length: 100\r\n\r\n{{".encode())
+            assert b" 408 " in client.recv(4096)
         wait_until(lambda: services.speech.admission.in_flight == 0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("heard", [False, True])
+@pytest.mark.parametrize("has_begun", [False, True])
 @pytest.mark.parametrize("container", ["pcm", "mp3"])
-def test_a_client_that_leaves_closes_the_stream(heard, container):
-    speaker = Speaker(chunks=None, pause_s=0.02, first_pause_s=0 if heard else 3600)
+def test_a_client_that_leaves_closes_the_stream(has_begun, container):
+    speaker = Speaker(chunks=None, pause_s=0.02, first_pause_s=0 if has_begun else 3600)
     services = make_services(speaker)
     with serving(services) as live:
-        client = live.connect(b'{"input": "Hi.", "response_format": "%s"}' % container.encode())
-        if heard:
-            client.recv(4096)
-        wait_until(lambda: speaker.opened == 1)
-        assert services.speech.admission.in_flight == 1
-        client.close()
+        with live.connect(b'{"input": "Hi.", "response_format": "%s"}' % container.encode()) as client:
+            if has_begun:
+                client.recv(4096)
+            wait_until(lambda: speaker.opened == 1)
+            assert services.speech.admission.in_flight == 1
         wait_until(lambda: speaker.closed == 1)  # from here on it can produce nothing
         wait_until(lambda: services.speech.admission.in_flight == 0)
 
@@ -125,7 +123,6 @@ def test_a_client_that_reads_nothing_stops_generation_and_is_cut():
         wait_until(lambda: speaker.closed == 1)
         assert speaker.produced < 40  # 20 MB: what the kernel's buffers take
         assert not read_all(client).endswith(b"0\r\n\r\n")
-        client.close()
 
 
 def test_a_full_replica_refuses_at_once(capsys):

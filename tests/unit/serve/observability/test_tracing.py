@@ -1,7 +1,9 @@
 """Traces: one a request, across processes, received by a real collector over OTLP."""
 
+import contextlib
 import importlib.util
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +19,28 @@ CLIENTS = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-00"  # its own s
 PROMPT = Prompt(np.zeros((12, 4), np.int64), np.ones(12, np.bool_), Head.CODE, Segment("canary", 2, True), max_steps=9)
 
 
+Start = Callable[[TracingConfig, str], Tracing]
+
+
+@pytest.fixture
+def tracing() -> Iterator[Start]:
+    """Starts the tracing of a stage, which ends with the test."""
+    with contextlib.ExitStack() as open_ones:
+
+        def start(config: TracingConfig, stage: str) -> Tracing:
+            return open_ones.enter_context(contextlib.closing(Tracing(config, stage, "r1")))
+
+        yield start
+
+
 def block(steps: int, finish: FinishReason | None = None, admission: Admission | None = None) -> StepBlock:
     return StepBlock(np.zeros((steps, 8), np.float32), np.zeros((steps, 4), np.int64), 0, finish, admission)
 
 
-def test_one_trace_a_request_across_the_stages():
+def test_one_trace_a_request_across_the_stages(tracing: Start):
     with collecting() as collector:
         config = TracingConfig(exporter="otlp", endpoint=collector.endpoint)
-        ingress, acoustic, vocoder = (Tracing(config, stage, "r1") for stage in ("Ingress", "AcousticModel", "Vocoder"))
+        ingress, acoustic, vocoder = (tracing(config, stage) for stage in ("Ingress", "AcousticModel", "Vocoder"))
         with ingress.request("r-1", None) as span:
             handed = carried()
             with acoustic.generation(handed, PROMPT) as took:
@@ -34,8 +50,8 @@ def test_one_trace_a_request_across_the_stages():
                 pass
             span.set_attributes({"outcome": "done"})
         assert carried() == "", "outside of a request nothing is handed on"
-        for tracing in (ingress, acoustic, vocoder):
-            tracing.flush()
+        for stage in (ingress, acoustic, vocoder):
+            stage.close()
         spans = {span.name: span for span in collector.spans()}
         assert {span.trace_id for span in spans.values()} == {spans["speech"].trace_id}
         tree = {name: next((p.name for p in spans.values() if p.span_id == s.parent_id), "") for name, s in spans.items()}
@@ -58,30 +74,30 @@ def test_one_trace_a_request_across_the_stages():
         assert b"canary" not in b"".join(collector.bodies)
 
 
-def test_a_clients_trace_is_continued_and_its_sampling_is_not_obeyed():
+def test_a_clients_trace_is_continued_and_its_sampling_is_not_obeyed(tracing: Start):
     with collecting() as collector:
         config = TracingConfig(exporter="otlp", endpoint=collector.endpoint)
-        tracing = Tracing(config, "Ingress")
-        for given in (CLIENTS, "nonsense", None):
-            with tracing.request("r", given):
+        ingress = tracing(config, "Ingress")
+        for traceparent in (CLIENTS, "nonsense", None):
+            with ingress.request("r", traceparent):
                 pass
-        tracing.flush()
+        ingress.close()
         continued, *fresh = collector.spans()
         assert (continued.trace_id, continued.parent_id) == tuple(CLIENTS.split("-")[1:3])
         assert all(span.parent_id == "" for span in fresh)
         assert len({span.trace_id for span in (continued, *fresh)}) == 3
 
 
-def test_what_the_ingress_does_not_sample_no_stage_traces():
+def test_what_the_ingress_does_not_sample_no_stage_traces(tracing: Start):
     with collecting() as collector:
         config = TracingConfig(exporter="otlp", endpoint=collector.endpoint, sample_ratio=0)
-        ingress, vocoder = Tracing(config, "Ingress"), Tracing(config, "Vocoder")
+        ingress, vocoder = tracing(config, "Ingress"), tracing(config, "Vocoder")
         with ingress.request("r", CLIENTS[:-1] + "1"):
             assert carried() == ""
             with vocoder.within(carried(), "vocoder.call"):
                 pass
-        ingress.flush()
-        vocoder.flush()
+        ingress.close()
+        vocoder.close()
         assert collector.bodies == []
 
 

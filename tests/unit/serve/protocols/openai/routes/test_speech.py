@@ -207,10 +207,9 @@ def test_strict_refuses_what_it_would_ignore(live):
 
 
 def test_large_bodies_are_refused_as_they_arrive(live):
-    client = socket.create_connection(("127.0.0.1", live.port), timeout=60)
-    client.sendall(f"{POST}Transfer-Encoding: chunked\r\n\r\n".encode())
     piece = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
-    for _ in range(17):  # 1 MiB and 64 KiB of a body that never ends
-        client.sendall(piece)
-    assert b" 413 " in client.recv(4096)
-    client.close()
+    with socket.create_connection(("127.0.0.1", live.port), timeout=60) as client:
+        client.sendall(f"{POST}Transfer-Encoding: chunked\r\n\r\n".encode())
+        for _ in range(17):  # 1 MiB and 64 KiB of a body that never ends
+            client.sendall(piece)
+        assert b" 413 " in client.recv(4096)
