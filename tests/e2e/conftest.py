@@ -16,5 +16,5 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    with short_folder() as found:
-        yield found
+    with short_folder() as path:
+        yield path

@@ -65,19 +65,19 @@ def test_a_jump_of_hours_cuts_no_stream_and_ends_no_replica(service: Started, cl
         return requests.post(f"{service.url}/v1/audio/speech", json=BODY, timeout=100)
 
     twin = speak().content
-    replicas = sorted(found.pid for found in service.processes() if "ray::ServeReplica" in found.command())
+    replicas = sorted(process.pid for process in service.processes() if "ray::ServeReplica" in process.command())
     for hours in (HOURS, -HOURS, 0):
         with requests.post(f"{service.url}/v1/audio/speech", json=BODY, stream=True, timeout=100) as reply:
             pieces = reply.iter_content(4096)
-            heard = [next(pieces)]
+            audio = [next(pieces)]
             clock.set(hours)
             wait_until(lambda hours=hours: hours_of(service) == hours, 30.0)
             jumped = time.monotonic()
-            heard += pieces
-        assert b"".join(heard) == twin
+            audio += pieces
+        assert b"".join(audio) == twin
         for _ in range(3):
             assert speak().content == twin
         recovered("F-23", time.monotonic() - jumped)
         with contextlib.suppress(requests.RequestException):
             assert requests.get(f"{service.url}/ready", timeout=10).status_code == 200
-    assert sorted(found.pid for found in service.processes() if "ray::ServeReplica" in found.command()) == replicas
+    assert sorted(process.pid for process in service.processes() if "ray::ServeReplica" in process.command()) == replicas

@@ -42,14 +42,14 @@ class Service:
         return self.of.port
 
     def health(self) -> dict[str, Any]:
-        found: dict[str, Any] = requests.get(f"{self.of.url}/health", timeout=60).json()
-        return found
+        report: dict[str, Any] = requests.get(f"{self.of.url}/health", timeout=60).json()
+        return report
 
     def replicas(self) -> dict[str, int]:
         """Name of each replica and Serve's proxy -> its process."""
         titles = ("ServeReplica:chattts:Ingress", "ServeReplica:chattts:AcousticModel", "ProxyActor")
-        found = [(title, one.pid) for one in self.of.processes() for title in titles if title in one.command()]
-        return dict(found)
+        pids = [(title, process.pid) for process in self.of.processes() for title in titles if title in process.command()]
+        return dict(pids)
 
     def memory_mib(self) -> dict[str, int]:
         return {title: psutil.Process(pid).memory_info().rss >> 20 for title, pid in self.replicas().items()}
@@ -62,9 +62,9 @@ class Service:
 def service(home: Path, folder: Path, request: pytest.FixtureRequest) -> Iterator[Service]:
     # Five seconds are too few for Serve's own proxy on a busy machine.
     patience = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}
-    with started(*request.param, home=home, folder=folder, changes=CHANGES, **patience) as found:
-        found.wait_until_ready()
-        yield Service(found)
+    with started(*request.param, home=home, folder=folder, changes=CHANGES, **patience) as running:
+        running.wait_until_ready()
+        yield Service(running)
 
 
 @pytest.fixture(autouse=True)
@@ -106,11 +106,11 @@ def test_of_64_sockets_the_talking_half_has_the_bytes_of_each_alone(service: Ser
             await asyncio.gather(*quiet)
 
     expected, before = asyncio.run(alone()), service.memory_mib()
-    heard = asyncio.run(together())
+    streams = asyncio.run(together())
     after = service.memory_mib()
     with capsys.disabled():
         print(f"\n  {SOCKETS} sockets, MiB before: {before}, after: {after}")
-    assert [audio == expected[tongue.name, seed] for audio, (tongue, seed) in zip(heard, talks, strict=True)] == [True] * 32
+    assert [audio == expected[tongue.name, seed] for audio, (tongue, seed) in zip(streams, talks, strict=True)] == [True] * 32
     assert all(after[title] - before[title] < MOST_GROWTH_MIB for title in before)
 
 
@@ -149,16 +149,16 @@ def test_clients_that_ask_for_too_much_are_refused_in_words_and_harm_nobody(
     async def all_of_them() -> list[bytes]:
         work = [opens(OWN), opens(ELEVENLABS), *map(writes, TONGUES), reads_nothing()]
         harmful = asyncio.gather(*work)
-        heard = []
+        streams = []
         while not harmful.done():
-            heard.append(await spoken(service, DEEPGRAM, 3))
+            streams.append(await spoken(service, DEEPGRAM, 3))
         await harmful
-        return heard
+        return streams
 
     expected, before = asyncio.run(spoken(service, DEEPGRAM, 3)), service.memory_mib()
-    heard = asyncio.run(all_of_them())
+    streams = asyncio.run(all_of_them())
     after = service.memory_mib()
     with capsys.disabled():
-        print(f"\n  too much: MiB before: {before}, after: {after}; {len(heard)} talks beside")
-    assert set(heard) == {expected}
+        print(f"\n  too much: MiB before: {before}, after: {after}; {len(streams)} talks beside")
+    assert set(streams) == {expected}
     assert all(after[title] - before[title] < MOST_GROWTH_MIB for title in before)

@@ -204,20 +204,20 @@ KINDS: dict[str, tuple[Callable[[Service], Stream], str, str, str]] = {
 def service_of(home: Path, folder: Path, *arguments: str, chunk_s: float) -> Iterator[Service]:
     grpc, wyoming_port = free_port(), free_port()
     changes = with_listeners(grpc, wyoming_port, limits=f"first_audio_timeout_s: 120, chunk_timeout_s: {chunk_s}") | CHANGES
-    with started(*arguments, home=home, folder=folder, changes=changes, **PATIENT) as found:
-        found.wait_until_ready()
-        yield Service(found, grpc, wyoming_port)
+    with started(*arguments, home=home, folder=folder, changes=changes, **PATIENT) as running:
+        running.wait_until_ready()
+        yield Service(running, grpc, wyoming_port)
 
 
 @pytest.fixture(scope="module", params=[(), ("--plain",)], ids=["through HAProxy", "through Serve's own proxy"])
 def service(home: Path, folder: Path, request: pytest.FixtureRequest) -> Iterator[Service]:
-    with service_of(home, folder, *request.param, chunk_s=CHUNK_S) as found:
-        yield found
+    with service_of(home, folder, *request.param, chunk_s=CHUNK_S) as running:
+        yield running
 
 
 def test_no_replica_goes_on_in_time(service: Service):
     """The controller, which would start the next one, is stopped meanwhile."""
-    with stopped(service.of.one("ray::ServeController").pid):
+    with stopped(service.of.process_titled("ray::ServeController").pid):
         assert endings(service, "AcousticModel") == {kind: ending for kind, (_, ending, _, _) in KINDS.items()}
     wait_until(lambda: is_ready(service.of.url) and service.is_idle(), START_TIMEOUT_S)
 
@@ -252,7 +252,7 @@ def endings(service: Service, deployment: str, *, are_killed_again: bool = False
             return all(end.done() for end in ends)
 
         while True:
-            os.kill(service.of.one(f"ray::ServeReplica:chattts:{deployment}").pid, signal.SIGKILL)
+            os.kill(service.of.process_titled(f"ray::ServeReplica:chattts:{deployment}").pid, signal.SIGKILL)
             for is_decoding in (False, True) if are_killed_again else ():
                 wait_until(lambda now=is_decoding: have_ended() or service.is_decoding() is now, START_TIMEOUT_S)
             if not are_killed_again or have_ended():

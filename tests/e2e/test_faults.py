@@ -37,7 +37,7 @@ def test_a_proxy_that_is_slow_to_be_ready_is_not_killed(home: Path, folder: Path
     slow = {"IMPORT_PATH: serve.protocols.proxy_middleware": "IMPORT_PATH: tests.support.slow_proxy"}
     with started("--plain", home=home, folder=folder, changes=slow) as service:
         service.wait_until_ready()
-        assert "is unhealthy. Shutting down" not in service.said()
+        assert "is unhealthy. Shutting down" not in service.output()
         reply = requests.post(f"{service.url}/v1/audio/speech", json={"input": "Five.", "seed": 1}, timeout=60)
         assert reply.status_code == 200
 
@@ -52,7 +52,7 @@ def speaks(service: Started) -> bool:
 
 def code_after_killing(title: str, service: Started, capsys: pytest.CaptureFixture[str]) -> int:
     """What serve.commands.launch.start ends with by itself."""
-    os.kill(service.one(title).pid, signal.SIGKILL)
+    os.kill(service.process_titled(title).pid, signal.SIGKILL)
     began = time.monotonic()
     code = service.exit_code()
     with capsys.disabled():
@@ -67,7 +67,7 @@ def test_a_dead_agent_takes_everything_with_it_and_the_exit_code_says_so(home: P
         service.wait_until_ready()
         session = service.serve_run().session
         assert code_after_killing("ray::DashboardAgent", service, capsys) == 1
-        assert "Ray's raylet ended" in service.said()
+        assert "Ray's raylet ended" in service.output()
         nothing_is_left(session, service.url)
 
 
@@ -83,13 +83,13 @@ def test_the_next_start_ends_what_a_killed_one_left_and_a_dead_gcs_ends_that_one
         assert speaks(killed)
         with started(home=home, folder=folder, port=port) as service:
             service.wait_until_ready()
-            assert "ended what an earlier start has left running: " in service.said()
-            assert "haproxy" in service.said().splitlines()[0]
+            assert "ended what an earlier start has left running: " in service.output()
+            assert "haproxy" in service.output().splitlines()[0]
             assert not members(session)
             assert speaks(service)
             session = service.serve_run().session
             assert code_after_killing("gcs_server", service, capsys) == 1
-            assert "Ray's gcs_server ended" in service.said()
+            assert "Ray's gcs_server ended" in service.output()
             nothing_is_left(session, service.url)
 
 
@@ -111,7 +111,7 @@ def health_of(service: Started) -> dict[str, Any]:
 
 
 def replicas_of(service: Started) -> set[int]:
-    return {found.pid for found in service.processes() if "ray::ServeReplica:chattts:AcousticModel" in found.command()}
+    return {process.pid for process in service.processes() if "ray::ServeReplica:chattts:AcousticModel" in process.command()}
 
 
 def kinds_of(service: Started) -> set[bytes]:
@@ -126,8 +126,8 @@ def replaced(service: Started, pid: int) -> int:
     others = replicas_of(service) - {pid}
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: len(replicas_of(service) - others - {pid}) == 1, REPLACED_S)
-    (found,) = replicas_of(service) - others - {pid}
-    return found
+    (successor,) = replicas_of(service) - others - {pid}
+    return successor
 
 
 def test_a_replica_that_could_not_compile_is_named_until_it_is_like_the_other(tmp_path: Path):
@@ -155,11 +155,11 @@ def test_a_replica_that_could_not_compile_is_named_until_it_is_like_the_other(tm
         kinds = kinds_of(service)
         assert alike in kinds
         assert len(kinds) == 2, "each replica says it its own way, and no reply is made of both"
-        wait_until(lambda: "replicas of AcousticModel differ" in service.said())
+        wait_until(lambda: "replicas of AcousticModel differ" in service.output())
 
         compiler.write_text(right)
         replaced(service, odd)
-        wait_until(lambda: "replicas of AcousticModel are alike again" in service.said(), REPLACED_S)
+        wait_until(lambda: "replicas of AcousticModel are alike again" in service.output(), REPLACED_S)
         wait_until(lambda: len(health_of(service)["acoustic"]) == 2, REPLACED_S)
         assert kinds_of(service) == {alike}
         assert "differing_replicas" not in health_of(service)
@@ -184,25 +184,25 @@ def test_whatever_process_is_killed_a_listener_hears_the_whole(home: Path, folde
         twin, complaints = say_live(service.url, TEXT).communicate(timeout=300)
         assert len(twin) > 10 * HEARD_BYTES, complaints
         silent_s = []
-        for name in sorted({kind(each, home) for each in service.processes()}):
+        for name in sorted({kind(process, home) for process in service.processes()}):
             wait_until(lambda: is_ready(service.url), START_TIMEOUT_S)
-            found = next((each for each in service.processes() if kind(each, home) == name), None)
-            if found is None:
+            victim = next((process for process in service.processes() if kind(process, home) == name), None)
+            if victim is None:
                 continue  # it ended with one that was killed before, and is not needed
             saying = say_live(service.url, TEXT)
-            heard = saying.stdout.read(HEARD_BYTES)
-            os.kill(found.pid, signal.SIGKILL)
+            audio = saying.stdout.read(HEARD_BYTES)
+            os.kill(victim.pid, signal.SIGKILL)
             times = [time.monotonic()]
             while piece := saying.stdout.read1():
-                heard += piece
+                audio += piece
                 times.append(time.monotonic())
-            assert saying.wait(60) == 0, f"{name}: {saying.stderr.read().decode()}\n{service.said()[-4000:]}"
-            assert heard == twin, name
+            assert saying.wait(60) == 0, f"{name}: {saying.stderr.read().decode()}\n{service.output()[-4000:]}"
+            assert audio == twin, name
             silent_s.append(max(later - earlier for earlier, later in pairwise(times)))
             with capsys.disabled():
                 print(f"\n  {name}: a pause of {silent_s[-1]:.1f} s, all heard after {times[-1] - times[0]:.1f} s")
         assert service.process.poll() is None
-        assert "starting the service again" in service.said()
+        assert "starting the service again" in service.output()
         with capsys.disabled():
             recovered("N-1", max(silent_s))
 
@@ -259,9 +259,9 @@ def test_sigterm_lets_streams_end_and_takes_nothing_new(home: Path, folder: Path
             service.process.send_signal(signal.SIGTERM)
             newcomers: list[str] = []
             wait_until(lambda: newcomers.append(newcomer(url)) or newcomers[-1] != "spoken", STOP_TIMEOUT_S)
-            heard = [stream.result() for stream in streams]
-        assert {reply.status_code for reply in heard} == {200}
-        assert {reply.content for reply in heard} == {whole.content}
+            replies = [stream.result() for stream in streams]
+        assert {reply.status_code for reply in replies} == {200}
+        assert {reply.content for reply in replies} == {whole.content}
         assert newcomers[-1] in ("draining", "gone")
         assert service.exit_code() == 0
         nothing_is_left(session, url)

@@ -107,9 +107,9 @@ def test_a_configuration_that_needs_torch_is_refused_with_what_to_install(fresh:
     for command in ("start", "doctor"):
         done = run(fresh, home, "chattts-serve", command, str(path))
         assert done.returncode == 1
-        said = " ".join((done.stdout + done.stderr).split())
-        assert "pip install 'chattts-serve[torch]'" in said
-        assert "vocoder.method windows" in said
+        output = " ".join((done.stdout + done.stderr).split())
+        assert "pip install 'chattts-serve[torch]'" in output
+        assert "vocoder.method windows" in output
 
 
 @pytest.mark.timeout(1200)

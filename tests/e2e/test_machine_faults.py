@@ -70,7 +70,7 @@ class Service(Started):
         return requests.put(f"{self.url}/v1/lexicons/{name}", json={"entries": entries}, timeout=30)
 
     def pid(self, deployment: str) -> int:
-        return self.one(f"ray::ServeReplica:chattts:{deployment}").pid
+        return self.process_titled(f"ray::ServeReplica:chattts:{deployment}").pid
 
     def listens_from_elsewhere(self, body: str) -> "subprocess.Popen[str]":
         command = [*self.prefix, sys.executable, "-c", LISTENER, f"http://{self.address}:{self.port}", body]
@@ -193,15 +193,15 @@ def test_a_replica_that_the_kernel_ends_for_its_memory_is_replaced_and_heard_to_
     def has_ended() -> bool:
         return not Path(f"/proc/{pid}").exists()
 
-    asked: list[Future[None]] = []
+    answers: list[Future[None]] = []
     with ThreadPoolExecutor(8) as pool:
         while not has_ended() and time.monotonic() - began < 60:
-            if all(one.done() for one in asked):
-                asked += [pool.submit(ask, number) for number in range(16)]
+            if all(answer.done() for answer in answers):
+                answers += [pool.submit(ask, number) for number in range(16)]
             time.sleep(0.05)
         ended = time.monotonic()
-    for one in asked:
-        one.result()
+    for answer in answers:
+        answer.result()
     if not has_ended():
         (group / "memory.limit_in_bytes").write_text("-1")
         pytest.skip("the kernel does not end a process that reaches its limit here")
@@ -238,8 +238,8 @@ def test_over_a_slow_link_every_byte_arrives(service: Service):
     with slow_relay(service.port, piece=2048, pause_s=0.01) as port, ThreadPoolExecutor(4) as pool:
         began = time.monotonic()
         url = f"http://127.0.0.1:{port}/v1/audio/speech"
-        heard = [pool.submit(requests.post, url, json=TWIN, timeout=200) for _ in range(4)]
-        replies = [reply.result() for reply in heard]
+        pending = [pool.submit(requests.post, url, json=TWIN, timeout=200) for _ in range(4)]
+        replies = [reply.result() for reply in pending]
         assert time.monotonic() - began >= len(twin.content) / 2048 * 0.01, "it was slow"
     assert [reply.status_code for reply in replies] == [200] * 4
     assert {reply.content for reply in replies} == {twin.content}

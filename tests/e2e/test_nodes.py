@@ -119,28 +119,28 @@ class Heard:
 @contextmanager
 def talking(nodes: Nodes) -> Iterator[Heard]:
     """Clients that speak one request after the other, from before something happens until after it."""
-    heard, over = Heard(), threading.Event()
+    results, over = Heard(), threading.Event()
 
     def client() -> None:
         while not over.is_set():
             try:
                 reply = nodes.speak()
             except requests.RequestException:
-                heard.cut += 1  # a body without its end: the client can tell
+                results.cut += 1  # a body without its end: the client can tell
                 continue
             if reply.status_code == 200:
-                heard.whole.append(reply.content)
+                results.whole.append(reply.content)
             else:
-                heard.refused.append(reply.status_code)
+                results.refused.append(reply.status_code)
 
     threads = [threading.Thread(target=client) for _ in range(CLIENTS)]
     for thread in threads:
         thread.start()
     try:
-        wait_until(lambda: len(heard.whole) >= CLIENTS, BACK_S)
-        yield heard
-        so_far = len(heard.whole)
-        wait_until(lambda: len(heard.whole) >= so_far + 3 * CLIENTS, BACK_S)
+        wait_until(lambda: len(results.whole) >= CLIENTS, BACK_S)
+        yield results
+        so_far = len(results.whole)
+        wait_until(lambda: len(results.whole) >= so_far + 3 * CLIENTS, BACK_S)
     finally:
         over.set()
         for thread in threads:
@@ -160,7 +160,7 @@ def test_a_machine_that_leaves_under_load_cuts_nothing(nodes: Nodes):
     expected = nodes.speak()
     assert expected.status_code == 200
     fresh, (staying, leaving) = nodes.add_voice(), nodes.voices
-    with talking(nodes) as heard:
+    with talking(nodes) as results:
         command = [sys.executable, "-m", "serve.commands.operate.leave_node", "--node", leaving.node_id, "--grace", "400"]
         command += ["--address", nodes.machines.address]
         done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=450)
@@ -168,8 +168,8 @@ def test_a_machine_that_leaves_under_load_cuts_nothing(nodes: Nodes):
         for deployment in ("AcousticModel", "Vocoder"):
             assert nodes.running(deployment) == {staying.node_id: 1, fresh.node_id: 1}, deployment
         nodes.machines.remove_node(leaving)
-    assert (heard.cut, heard.refused) == (0, [])
-    assert set(heard.whole) == {expected.content}
+    assert (results.cut, results.refused) == (0, [])
+    assert set(results.whole) == {expected.content}
     nodes.voices[:] = [staying, fresh]
 
 
@@ -183,7 +183,7 @@ def test_the_first_machine_cannot_leave(nodes: Nodes):
 def test_a_node_that_dies_under_load_cuts_what_it_spoke_and_nothing_else(nodes: Nodes, capsys):
     expected = nodes.speak()
     assert expected.status_code == 200
-    with talking(nodes) as heard:
+    with talking(nodes) as results:
         dead, survivor = nodes.voices[1], nodes.voices[0].node_id
         nodes.machines.remove_node(dead, allow_graceful=False)
         died = time.monotonic()
@@ -191,9 +191,9 @@ def test_a_node_that_dies_under_load_cuts_what_it_spoke_and_nothing_else(nodes: 
         known_s = time.monotonic() - died
         recovered("F-10", known_s)
     with capsys.disabled():
-        print(f"\n  node killed: noticed after {known_s:.1f} s, {heard.cut} cut, {len(heard.refused)} refused")
-    assert set(heard.whole) == {expected.content}, "what ends well is whole, whichever machine spoke it"
-    assert set(heard.refused) <= {429, 503, 504}, "who is refused is told so"
+        print(f"\n  node killed: noticed after {known_s:.1f} s, {results.cut} cut, {len(results.refused)} refused")
+    assert set(results.whole) == {expected.content}, "what ends well is whole, whichever machine spoke it"
+    assert set(results.refused) <= {429, 503, 504}, "who is refused is told so"
     later = [nodes.speak() for _ in range(6)]
     assert {reply.status_code for reply in later} == {200}
     assert {reply.content for reply in later} == {expected.content}
@@ -210,11 +210,11 @@ def test_a_gcs_that_dies_comes_back_with_its_memory_and_nobody_notices(nodes: No
     """Ray's own memory of the cluster, in a Redis. While it is away nothing is started or replaced; speech goes on."""
     expected = nodes.speak().content
     head = nodes.machines.head_node
-    with talking(nodes) as heard:
+    with talking(nodes) as results:
         head.kill_gcs_server()
         died = time.monotonic()
-        so_far = len(heard.whole)
-        wait_until(lambda: len(heard.whole) >= so_far + CLIENTS, BACK_S)
+        so_far = len(results.whole)
+        wait_until(lambda: len(results.whole) >= so_far + CLIENTS, BACK_S)
         assert not head.all_processes.get("gcs_server"), "it is away all the while"
         head.start_gcs_server()
         dead = nodes.voices[0]
@@ -223,5 +223,5 @@ def test_a_gcs_that_dies_comes_back_with_its_memory_and_nobody_notices(nodes: No
         nodes.voices[0] = nodes.add_voice()
         wait_until(lambda: nodes.voices[0].node_id in nodes.running("AcousticModel"), BACK_S)
         recovered("F-11", time.monotonic() - died)
-    assert set(heard.whole) == {expected}
-    assert set(heard.refused) <= {429, 503, 504}, "of the machine that went afterwards"
+    assert set(results.whole) == {expected}
+    assert set(results.refused) <= {429, 503, 504}, "of the machine that went afterwards"

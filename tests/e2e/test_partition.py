@@ -105,17 +105,17 @@ def two_machines() -> Iterator[Pair]:
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
-    with two_machines() as found:
+    with two_machines() as machines:
         document = document_of(
             "dev.yaml", app="pair", route="/", limits={"first_audio_timeout_s": 240.0, "chunk_timeout_s": 240.0}
         )
-        document["http_options"]["port"] = found.port
+        document["http_options"]["port"] = machines.port
         for deployment in document["applications"][0]["deployments"]:
             deployment["ray_actor_options"] = {"num_cpus": 0.1, "resources": {WHERE[deployment["name"]]: 1}}
             if WHERE[deployment["name"]] == "voice":
                 deployment |= {"num_replicas": 2, "max_replicas_per_node": 1}
         deploy(document)
-        yield found
+        yield machines
 
 
 def test_streams_of_an_unreachable_machine_go_on_elsewhere_and_it_may_come_back(pair: Pair):
@@ -124,13 +124,13 @@ def test_streams_of_an_unreachable_machine_go_on_elsewhere_and_it_may_come_back(
     twin = pair.speak().content
     replies = [pair.speak(stream=True) for _ in range(4)]
     pieces = [reply.iter_content(4096) for reply in replies]
-    heard = [[next(piece)] for piece in pieces]
+    streams = [[next(piece)] for piece in pieces]
     set_link(up=False)
     parted = time.monotonic()
     assert not pair.reaches_us()
-    for got, piece in zip(heard, pieces, strict=True):
+    for got, piece in zip(streams, pieces, strict=True):
         got += piece
-    assert [b"".join(got) for got in heard] == [twin] * 4, "nobody was cut"
+    assert [b"".join(got) for got in streams] == [twin] * 4, "nobody was cut"
     wait_until(lambda: pair.voices() == 1, BACK_S)
     assert pair.speak().content == twin
     set_link(up=True)

@@ -39,8 +39,8 @@ class Listeners:
         return Caller(f"127.0.0.1:{self.grpc}")
 
     def health(self) -> dict[str, Any]:
-        found: dict[str, Any] = requests.get(f"{self.of.url}/health", timeout=60).json()
-        return found
+        report: dict[str, Any] = requests.get(f"{self.of.url}/health", timeout=60).json()
+        return report
 
     def speaks(self) -> bytes:
         body = {"input": TEXT, "response_format": "pcm", "seed": 5}
@@ -50,17 +50,17 @@ class Listeners:
 @pytest.fixture(scope="module", params=[(), ("--plain",)], ids=["through HAProxy", "through Serve's own proxy"])
 def listeners(home: Path, folder: Path, request: pytest.FixtureRequest) -> Iterator[Listeners]:
     grpc, wyoming = free_port(), free_port()
-    with started(*request.param, home=home, folder=folder, changes=with_listeners(grpc, wyoming), **PATIENT) as found:
-        found.wait_until_ready()
-        yield Listeners(found, grpc, wyoming)
+    with started(*request.param, home=home, folder=folder, changes=with_listeners(grpc, wyoming), **PATIENT) as running:
+        running.wait_until_ready()
+        yield Listeners(running, grpc, wyoming)
 
 
 def test_riva_speaks_the_bytes_of_http(listeners: Listeners):
     expected = listeners.speaks()
     assert listeners.riva.whole(text=TEXT, **ASKED, timeout=120)[0].audio == expected
-    assert b"".join(one.audio for one in listeners.riva.stream({"text": TEXT, **ASKED}, timeout=120)) == expected
-    assert b"".join(one.audio for one in listeners.riva.older(text=TEXT, **ASKED, timeout=120)) == expected
-    assert "alloy" not in [one.parameters["voice_name"] for one in listeners.riva.config().model_config], "an alias"
+    assert b"".join(message.audio for message in listeners.riva.stream({"text": TEXT, **ASKED}, timeout=120)) == expected
+    assert b"".join(message.audio for message in listeners.riva.older(text=TEXT, **ASKED, timeout=120)) == expected
+    assert "alloy" not in [model.parameters["voice_name"] for model in listeners.riva.config().model_config], "an alias"
 
 
 def test_errors_of_riva_have_a_status_and_details(listeners: Listeners):
@@ -84,10 +84,10 @@ def test_nvidias_client_makes_all_three_calls(listeners: Listeners):
     command = [python_of_clients(RIVA), str(RIVA_SCENARIOS), f"127.0.0.1:{listeners.grpc}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found.pop("words") == ["Hello", "there"]
-    assert found.pop("refused") == ["INVALID_ARGUMENT", "voice_not_found"]
-    assert all(found.values()), found
+    results = json.loads(done.stdout)
+    assert results.pop("words") == ["Hello", "there"]
+    assert results.pop("refused") == ["INVALID_ARGUMENT", "voice_not_found"]
+    assert all(results.values()), results
 
 
 def test_home_assistant_is_spoken_to(listeners: Listeners):

@@ -41,13 +41,13 @@ def service(home: Path, folder: Path) -> Iterator[Started]:
 
 def needs(method: str, path: str) -> str:
     """What the page says that a route needs."""
-    (found,) = [
+    (rows,) = [
         needed.strip("`")
         for needed, routes in table(PAGE, "Routes")
         for pattern in re.findall(r"`([^`]+)`", routes)
         if fnmatchcase(method, pattern.split()[0]) and fnmatchcase(path, pattern.split()[1])
     ]
-    return found
+    return rows
 
 
 def answers_the_api(port: int) -> bool:
@@ -57,11 +57,11 @@ def answers_the_api(port: int) -> bool:
 
 
 def test_the_page_lists_every_port_and_whom_it_answers(service: Started):
-    uses = {int(service.environment[name]): what for name, (_, what) in HAPROXY_PORTS.items()}
-    opened = [(port_use(who, at, service.port, uses), at) for who, at in own_listeners(service.processes())]
+    uses = {int(service.environment[name]): use for name, (_, use) in HAPROXY_PORTS.items()}
+    opened = [(port_use(process, at, service.port, uses), at) for process, at in own_listeners(service.processes())]
     rows = {use: (reached, needed) for use, reached, needed in table(PAGE, "Ports of `make serve`")}
-    seen = {use: "this machine" if at.is_local else "everyone who reaches this machine" for use, at in opened}
-    assert seen == {use: reached for use, (reached, _) in rows.items() if use in seen}
+    reach = {use: "this machine" if at.is_local else "everyone who reaches this machine" for use, at in opened}
+    assert reach == {use: reached for use, (reached, _) in rows.items() if use in reach}
     assert {use for use, _ in opened} >= rows.keys() - {"Serve's fallback proxy"}
     for use, at in opened:
         assert answers_the_api(at.port) == ("routes" in rows[use][1]), (use, at)

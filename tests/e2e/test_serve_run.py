@@ -80,15 +80,15 @@ def test_a_right_file_speaks(capsys):
         start_s = wait_for(lambda: is_ready(url), process, log)
         with capsys.disabled():
             print(f"\n  serve run: ready after {start_s:.1f} s")
-        said = "Three five three six five eight five six."
-        reply = requests.post(f"{url}/v1/audio/speech", json={"input": said, "seed": 1}, timeout=60)
+        text = "Three five three six five eight five six."
+        reply = requests.post(f"{url}/v1/audio/speech", json={"input": text, "seed": 1}, timeout=60)
         assert reply.status_code == 200
         assert reply.headers["Content-Type"] == "audio/mpeg"
         with av.open(io.BytesIO(reply.content)) as file:
             resampler = av.AudioResampler("flt", "mono", 24_000)
             frames = [part.to_ndarray()[0] for frame in file.decode(audio=0) for part in resampler.resample(frame)]
-        heard = Recogniser().transcribe(np.concatenate(frames), 24_000, "digits")
-        assert mistakes(words_of(said), heard) <= 3, heard
+        transcript = Recogniser().transcribe(np.concatenate(frames), 24_000, "digits")
+        assert mistakes(words_of(text), transcript) <= 3, transcript
         assert "can run any code as this user" in log.read_text(), "Ray asks for no token here"
         page = requests.get(url, headers={"Accept": "text/html"}, timeout=10).text
         (script,) = re.findall(r'<script type="module" src="(.+?)">', page)
@@ -96,17 +96,17 @@ def test_a_right_file_speaks(capsys):
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "said"),
+    ("right", "wrong", "words"),
     [
         ("max_ongoing_requests: 96", "max_ongoing_request: 96", "deployments[2].max_ongoing_request: unknown key"),
     ],
 )
-def test_a_wrong_file_is_refused(right: str, wrong: str, said: str):
+def test_a_wrong_file_is_refused(right: str, wrong: str, words: str):
     text = dev_config(free_port())
     assert right in text
     with serve_run(text.replace(right, wrong)) as (process, log):
-        wait_for(lambda: "DEPLOY_FAILED" in log.read_text() or said in log.read_text(), process, log)
-        wait_for(lambda: said in log.read_text(), process, log)
+        wait_for(lambda: "DEPLOY_FAILED" in log.read_text() or words in log.read_text(), process, log)
+        wait_for(lambda: words in log.read_text(), process, log)
 
 
 def test_a_damaged_checkpoint_is_named_and_nothing_becomes_ready(tmp_path: Path, demo_root: Path):
@@ -123,7 +123,7 @@ def test_a_damaged_checkpoint_is_named_and_nothing_becomes_ready(tmp_path: Path,
         wait_for(
             lambda: "CheckpointError" in log.read_text() and "asset/gpt/model.safetensors" in log.read_text(), process, log
         )
-        said = log.read_text()
-        assert "expected" in said
-        assert "found" in said
+        output = log.read_text()
+        assert "expected" in output
+        assert "found" in output
         assert not is_ready(f"http://127.0.0.1:{port}")

@@ -24,9 +24,9 @@ CHANGES = {
 @pytest.fixture(scope="module", params=[(), ("--plain",)], ids=["through HAProxy", "through Serve's own proxy"])
 def service(home: Path, folder: Path, request: pytest.FixtureRequest) -> Iterator[Started]:
     patience = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}
-    with started(*request.param, home=home, folder=folder, changes=CHANGES, **patience) as found:
-        found.wait_until_ready()
-        yield found
+    with started(*request.param, home=home, folder=folder, changes=CHANGES, **patience) as running:
+        running.wait_until_ready()
+        yield running
 
 
 def test_ten_thousand_sockets_that_say_nothing_are_held_and_listeners_are_heard(
@@ -35,7 +35,7 @@ def test_ten_thousand_sockets_that_say_nothing_are_held_and_listeners_are_heard(
     """Or as many as this machine's limit of open files allows."""
     most = connections() if "HAProxy" in request.node.name else allowed()
     assert not list(raise_limit({}, with_haproxy=False)), "this process holds the clients"
-    wanted = min(SOCKETS, most - BESIDE) // 100 * 100
-    found = asyncio.run(idle_sockets(service.url, wanted, HELD_S))
-    assert (found["opened"], found["held"]) == (wanted, wanted), found
-    assert set(found["beside"]) == {"200"}, found
+    count = min(SOCKETS, most - BESIDE) // 100 * 100
+    results = asyncio.run(idle_sockets(service.url, count, HELD_S))
+    assert (results["opened"], results["held"]) == (count, count), results
+    assert set(results["beside"]) == {"200"}, results

@@ -70,14 +70,14 @@ def service(home: Path, folder: Path) -> Iterator[Service]:
 
 
 def test_it_says_where_the_page_is_and_how_to_hear_something(service: Service):
-    said = service.said()
-    assert f"Page:  {service.url}/" in said
-    assert f"Hear:  curl {service.url}/v1/audio/speech" in said
-    assert "haproxy" in said.lower(), "the fast data path is on"
+    output = service.output()
+    assert f"Page:  {service.url}/" in output
+    assert f"Hear:  curl {service.url}/v1/audio/speech" in output
+    assert "haproxy" in output.lower(), "the fast data path is on"
 
 
 def test_the_announced_line_works_in_a_shell_and_ffmpeg_plays_it(service: Service, tmp_path: Path):
-    (line,) = [line for line in service.said().splitlines() if "Hear:" in line]
+    (line,) = [line for line in service.output().splitlines() if "Hear:" in line]
     subprocess.run(line.split("Hear:")[1], shell=True, cwd=tmp_path, check=True, capture_output=True, timeout=60)
     sound = tmp_path / "hello.wav"
     assert sound.stat().st_size > 10_000
@@ -116,8 +116,8 @@ def test_a_conversation_through_haproxy_has_the_bytes_of_http_and_is_interrupted
     with conversation(service) as client:
         say(client, "Hello there.")
         client.send(json.dumps({"type": "close"}))
-        heard = list(itertools.takewhile(lambda message: message["type"] != "closed", messages(client)))
-        audio = b"".join(base64.b64decode(message["audio"]) for message in heard if message["type"] == "audio")
+        events = list(itertools.takewhile(lambda message: message["type"] != "closed", messages(client)))
+        audio = b"".join(base64.b64decode(message["audio"]) for message in events if message["type"] == "audio")
         assert audio == service.speak().content
         say(client, LONG["input"][:4000], **FLAT)
         assert any(message["type"] == "audio" for message in messages(client))
@@ -127,7 +127,7 @@ def test_a_conversation_through_haproxy_has_the_bytes_of_http_and_is_interrupted
 
 
 def test_a_client_that_leaves_frees_its_slots(service: Service):
-    earlier = service.said().count("outcome=left")  # an interrupted conversation leaves its request, too
+    earlier = service.output().count("outcome=left")  # an interrupted conversation leaves its request, too
     for headers in ({}, {"x-request-disconnect-disabled": "?1"}):
         with requests.post(f"{service.url}/v1/audio/speech", json=LONG, headers=headers, stream=True, timeout=60) as reply:
             chunks = reply.iter_content(4096)  # kept: urllib3 closes the connection of one that is thrown away
@@ -136,8 +136,8 @@ def test_a_client_that_leaves_frees_its_slots(service: Service):
             # It goes on reading, because a reader that takes nothing for STALL_S is cut, and that is another outcome.
             wait_until(lambda chunks=chunks: next(chunks) and service.in_flight() > 0, 60.0)
         wait_until(service.is_idle, 60.0)
-    wait_until(lambda: service.said().count("outcome=left") >= earlier + 2, 60.0)
-    assert "reader_stalled" not in service.said(), "it was noticed that they left, before they were slow"
+    wait_until(lambda: service.output().count("outcome=left") >= earlier + 2, 60.0)
+    assert "reader_stalled" not in service.output(), "it was noticed that they left, before they were slow"
 
 
 @pytest.mark.nightly
@@ -155,7 +155,7 @@ def test_a_reader_that_takes_nothing_is_cut_and_costs_no_memory(service: Service
         assert b" 200 " in client.recv(1024)
         wait_until(lambda: service.in_flight() == 0, 60.0)
     wait_until(service.is_idle, 60.0)
-    wait_until(lambda: "reader_stalled" in service.said(), 60.0)
+    wait_until(lambda: "reader_stalled" in service.output(), 60.0)
     assert service.speak(seed=1).status_code == 200, "the others never noticed"
 
 
@@ -220,19 +220,19 @@ async def bursts(port: int, *, rounds: int, size: int) -> list[tuple[int, str, f
 @pytest.mark.parametrize("victim", ["HAProxy", "its manager"])
 def test_while_haproxy_is_replaced_nobody_is_told_that_the_path_is_wrong(service: Service, victim: str):
     """Connections are refused, then there is a 503 until the replicas are known. A 404 would be final."""
-    before, seen = set(haproxys(service)), set()
+    before, statuses = set(haproxys(service)), set()
     (listener,) = before
     os.kill(listener if victim == "HAProxy" else parent_of(listener), signal.SIGKILL)
 
     def is_back() -> bool:
         with contextlib.suppress(requests.RequestException):
-            seen.add(requests.get(f"{service.url}/live", timeout=10).status_code)
-        return set(haproxys(service)) - before != set() and 200 in seen and service.speak().status_code == 200
+            statuses.add(requests.get(f"{service.url}/live", timeout=10).status_code)
+        return set(haproxys(service)) - before != set() and 200 in statuses and service.speak().status_code == 200
 
     wait_until(lambda: before - set(haproxys(service)), 30.0)
-    seen.clear()
+    statuses.clear()
     recovered("F-12", wait_until(is_back, 60.0))
-    assert seen <= {200, 503}
+    assert statuses <= {200, 503}
 
 
 @pytest.mark.nightly
@@ -276,7 +276,7 @@ def attack(prefix: list[str], address: str, arguments: list[str]) -> Any:
 
 
 def test_it_says_which_ports_are_open_to_whom(service: Service):
-    lines = service.said().split("Open:")[1].split("Ray:")[0].splitlines()
+    lines = service.output().split("Open:")[1].split("Ray:")[0].splitlines()
     elsewhere = [line for line in lines if "everyone who reaches this machine" in line]
     assert all("calls between replicas" in line and "only with the token" in line for line in elsewhere)
     assert any(f"{service.port} " in line and "page and API" in line and "this machine" in line for line in lines)
@@ -290,11 +290,11 @@ def test_the_token_is_private_and_in_no_list_of_processes(service: Service):
     modes = {path.name: path.stat().st_mode & 0o777 for path in run.iterdir()}
     assert modes == {"token": 0o600, "env": 0o600, "lock": 0o600, "sockets": 0o700}
     assert run.stat().st_mode & 0o777 == run.parent.stat().st_mode & 0o777 == 0o700
-    assert not [found for found in service.processes() if token in found.command()]
+    assert not [process for process in service.processes() if token in process.command()]
 
 
 def test_the_line_for_rays_commands_works_in_a_shell(service: Service):
-    (line,) = [line for line in service.said().splitlines() if line.startswith("  Ray:")]
+    (line,) = [line for line in service.output().splitlines() if line.startswith("  Ray:")]
     environment = {name: value for name, value in service.environment.items() if name not in OFFICE}
     done = subprocess.run(
         ["bash", "-c", line.split("Ray:")[1]],
@@ -312,15 +312,15 @@ def test_a_second_start_says_who_has_the_ports_and_starts_nothing(service: Servi
     ports = {name: service.environment[name] for name in HAPROXY_PORTS}
     with started(home=home, folder=folder / "second", port=service.port, **ports) as second:
         assert second.exit_code() == 1
-        said = second.said().splitlines()
-        assert any(f"127.0.0.1:{service.port} is taken by haproxy" in line for line in said)
-        assert len(said) == 1 + len(ports), "a sentence for each port, and nothing else"
-        assert "Page:" not in second.said()
+        lines = second.output().splitlines()
+        assert any(f"127.0.0.1:{service.port} is taken by haproxy" in line for line in lines)
+        assert len(lines) == 1 + len(ports), "a sentence for each port, and nothing else"
+        assert "Page:" not in second.output()
     assert service.speak(seed=1).status_code == 200
 
 
 def test_it_leaves_a_foreign_cluster_alone_and_raises_the_limit_of_files(service: Service):
-    assert "RAY_ADDRESS is ignored" in service.said()
+    assert "RAY_ADDRESS is ignored" in service.output()
     limits = Path(f"/proc/{service.serve_run().pid}/limits").read_text()
     (files,) = [line.split()[3] for line in limits.splitlines() if line.startswith("Max open files")]
     assert int(files) > 8000
@@ -366,15 +366,15 @@ def test_ctrl_c_ends_it(service: Service):
 
 def haproxys(service: Service) -> dict[int, Path]:
     """The processes that are HAProxy of this service, with their configurations; those that only finish streams left out."""
-    found = {}
+    configs = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
             arguments = process.joinpath("cmdline").read_bytes().split(b"\0")
             config = Path(os.fsdecode(arguments[arguments.index(b"-f") + 1]))
             is_ours = f"bind 127.0.0.1:{service.port}\n" in config.read_text()
             if is_ours and process.joinpath("exe").readlink().name == "haproxy":
-                found[int(process.name)] = config
-    return found
+                configs[int(process.name)] = config
+    return configs
 
 
 def parent_of(pid: int) -> int:

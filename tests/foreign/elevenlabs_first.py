@@ -39,7 +39,7 @@ async def answers(url: str, messages: list[Any]) -> list[Any]:
                 await socket.send(message.json(by_alias=True, exclude_none=True))
         with suppress(ConnectionClosed):
             while True:
-                said = json.loads(await socket.recv())
-                audio += len(base64.b64decode(said.get("audio") or ""))
-                errors += [said["error"]] if "error" in said else []
+                reply = json.loads(await socket.recv())
+                audio += len(base64.b64decode(reply.get("audio") or ""))
+                errors += [reply["error"]] if "error" in reply else []
     return [audio, errors, socket.close_code]

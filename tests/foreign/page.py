@@ -42,13 +42,13 @@ NAMES: dict[str, Any] = {
 }
 
 
-async def heard(made: Any) -> int:
+async def audio_bytes(session: Any) -> int:
     """Bytes of audio of a sentence."""
-    if isinstance(made, AsyncTcpClient):
-        return await wyoming(made)
-    if isinstance(made, TTS):
-        return sum([len(one.frame.data) async for one in made.synthesize(TEXT)])
-    audio: int = (await pipecat(made, says))["audio"]
+    if isinstance(session, AsyncTcpClient):
+        return await wyoming(session)
+    if isinstance(session, TTS):
+        return sum([len(chunk.frame.data) async for chunk in session.synthesize(TEXT)])
+    audio: int = (await pipecat(session, says))["audio"]
     return audio
 
 
@@ -63,9 +63,9 @@ async def wyoming(client: AsyncTcpClient) -> int:
     audio = 0
     async with client:
         await client.write_event(Describe().event())
-        found = await client.read_event()
-        assert found is not None
-        assert Info.from_event(found).tts
+        reply = await client.read_event()
+        assert reply is not None
+        assert Info.from_event(reply).tts
         await client.write_event(Synthesize(TEXT).event())
         while (event := await client.read_event()) is not None and not AudioStop.is_type(event.type):
             audio += len(AudioChunk.from_event(event).audio) if AudioChunk.is_type(event.type) else 0
@@ -73,14 +73,14 @@ async def wyoming(client: AsyncTcpClient) -> int:
 
 
 async def main() -> None:
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     async with aiohttp.ClientSession() as session, http_context.open():
         for name, expression in json.loads(sys.stdin.readline()).items():
             try:
-                found[name] = await heard(eval(expression, {**NAMES, "session": session}))
+                results[name] = await audio_bytes(eval(expression, {**NAMES, "session": session}))
             except Exception:
-                found[name] = traceback.format_exc()[-1500:]
-    print(json.dumps(found))
+                results[name] = traceback.format_exc()[-1500:]
+    print(json.dumps(results))
 
 
 asyncio.run(main())

@@ -114,14 +114,14 @@ async def pipecat_talk(worker: Any, sink: Sink, errors: Errors) -> Result:
 
 async def pipecat_pauses(worker: Any, sink: Sink, errors: Errors) -> Result:
     """A turn, a pause in which the server closes the socket, and another turn."""
-    heard = []
+    sizes = []
     for stopped in (1, 2):
         before = sink.audio
         await worker.queue_frame(TTSSpeakFrame("Hello there."))
         await until(sink, lambda stopped=stopped: sink.stopped == stopped)
-        heard.append(sink.audio - before)
+        sizes.append(sink.audio - before)
         await asyncio.sleep(0 if stopped == 2 else IDLE_S + 2)
-    return {"heard": heard, "errors": len(errors.errors)}
+    return {"heard": sizes, "errors": len(errors.errors)}
 
 
 async def pipecat_fails(worker: Any, sink: Sink, errors: Errors) -> Result:

@@ -22,22 +22,22 @@ def refused(**fields: Any) -> list[str]:
     try:
         service.synthesize(**fields)
     except grpc.RpcError as error:
-        found: Any = error
-        return [found.code().name, found.details().partition(":")[0]]
+        refusal: Any = error
+        return [refusal.code().name, refusal.details().partition(":")[0]]
     return []
 
 
 def main() -> None:
     rate: Any = {"sample_rate_hz": 24_000, "custom_configuration": {"seed": "5"}}
     whole = service.synthesize(TEXT, voice_name="alloy", enable_word_time_offsets=True, **rate)
-    streamed = b"".join(one.audio for one in service.synthesize_online([TEXT], voice_name="alloy", **rate))
-    several = [len(one.audio) for one in service.synthesize_online(["One more.", "And another one."], **rate)]
+    streamed = b"".join(reply.audio for reply in service.synthesize_online([TEXT], voice_name="alloy", **rate))
+    several = [len(reply.audio) for reply in service.synthesize_online(["One more.", "And another one."], **rate)]
     config = service.stub.GetRivaSynthesisConfig(riva_tts_pb2.RivaSynthesisConfigRequest(), metadata=auth.get_auth_metadata())
     # As its documentation has it: NVIDIA's voices, and SSML.
     first = service.synthesize("Hello there.", voice_name="English-US.Female-1", language_code="en-US", sample_rate_hz=44_100)
     document = "<speak>Hello. <break time='1s'/> There.</speak>"
     paused = service.synthesize(document, voice_name="Magpie-Multilingual.EN-US.Aria", language_code="en-US", **rate)
-    found = {
+    results = {
         "first_lines": len(first.audio) > 10_000 and len(paused.audio) > 10_000,
         "whole": len(whole.audio) > 10_000,
         "words": [word.word for word in whole.meta.words],
@@ -47,7 +47,7 @@ def main() -> None:
         "dictionary": len(service.synthesize("Hello zzyx.", custom_dictionary={"zzyx": "there"}, **rate).audio) > 10_000,
         "refused": refused(text=TEXT, voice_name="nobody"),
     }
-    print(json.dumps(found), flush=True)
+    print(json.dumps(results), flush=True)
 
 
 main()

@@ -54,7 +54,7 @@ async def deepgram_http() -> Result:
 
 
 async def deepgram_http_refused() -> Result:
-    found = {}
+    errors = {}
     for name, client, voice in (
         ("voice", deepgram(), "nobody"),
         ("key", deepgram(GUARDED, WRONG), "alloy"),
@@ -63,39 +63,39 @@ async def deepgram_http_refused() -> Result:
         try:
             list(client.speak.v1.audio.generate(text=TEXT, model=voice, request_options={"max_retries": 0}))
         except Exception as error:
-            found[name] = [getattr(error, "status_code", None), error.body["err_code"]]  # type: ignore[attr-defined]
+            errors[name] = [getattr(error, "status_code", None), error.body["err_code"]]  # type: ignore[attr-defined]
     with_key = deepgram(GUARDED, KEY).speak.v1.audio.generate(text=TEXT, model="alloy")
-    return {**found, "with_key": len(b"".join(with_key)) > 44}
+    return {**errors, "with_key": len(b"".join(with_key)) > 44}
 
 
 async def deepgram_socket() -> Result:
-    heard: list[Any] = []
+    events: list[Any] = []
     async with deepgram(kind=AsyncDeepgramClient).speak.v1.connect(**deepgram_query()) as socket:
-        heard.append((await socket.recv()).model_name)
+        events.append((await socket.recv()).model_name)
         for word in TEXT.split(" "):
             await socket.send_text(SpeakV1Text(text=word + " "))
         await socket.send_flush()
         audio, message = await deepgram_until_message(socket)
-        heard += [audio, message.type, message.sequence_id]
+        events += [audio, message.type, message.sequence_id]
         await socket.send_text(SpeakV1Text(text=ENDLESS))
         await socket.send_flush()
-        heard.append(len(await socket.recv()) > 0)
+        events.append(len(await socket.recv()) > 0)
         await socket.send_clear()
         _, message = await deepgram_until_message(socket)
-        heard += [message.type, message.sequence_id]
+        events += [message.type, message.sequence_id]
         await socket.send_text(SpeakV1Text(text="Hello there."))
         await socket.send_flush()
         audio, message = await deepgram_until_message(socket)
-        heard += [audio, message.type, message.sequence_id]
+        events += [audio, message.type, message.sequence_id]
         await socket.send_close()
         with suppress(ConnectionClosed):
             await socket.recv()
-        heard.append(socket._websocket.close_code)
-    return {"heard": heard}
+        events.append(socket._websocket.close_code)
+    return {"heard": events}
 
 
 async def deepgram_socket_refused() -> Result:
-    found = {}
+    errors = {}
     for name, url, key, query in (
         ("voice", URL, "none", {"model": "nobody"}),
         ("key", GUARDED, WRONG, {}),
@@ -106,10 +106,10 @@ async def deepgram_socket_refused() -> Result:
                 message = json.loads(await socket._websocket.recv())
                 with suppress(ConnectionClosed):
                     await socket.recv()
-                found[name] = [message["type"], message["code"], socket._websocket.close_code]
+                errors[name] = [message["type"], message["code"], socket._websocket.close_code]
         except ApiError as refusal:
-            found[name] = [refusal.status_code]
-    return found
+            errors[name] = [refusal.status_code]
+    return errors
 
 
 async def deepgram_idle() -> Result:
@@ -122,14 +122,14 @@ async def deepgram_idle() -> Result:
 
 async def deepgram_until_message(socket: Any) -> tuple[int, Any]:
     audio = 0
-    while isinstance(heard := await socket.recv(), bytes):
-        audio += len(heard)
-    return audio, heard
+    while isinstance(message := await socket.recv(), bytes):
+        audio += len(message)
+    return audio, message
 
 
 async def livekit_audio(stream: Any) -> float:
     """Seconds of audio until the stream ends."""
-    return round(sum([one.frame.duration async for one in stream]), 2)
+    return round(sum([chunk.frame.duration async for chunk in stream]), 2)
 
 
 def livekit(session: aiohttp.ClientSession, url: str = URL, key: str = "none", **more: Any) -> livekit_elevenlabs.TTS:
@@ -159,8 +159,8 @@ async def livekit_socket(**options: Any) -> Result:
         stream = tts.stream(conn_options=ONCE)
         stream.push_text(ENDLESS + " ")
         stream.flush()
-        async for one in stream:
-            interrupted = one.frame.duration > 0
+        async for chunk in stream:
+            interrupted = chunk.frame.duration > 0
             break
         await stream.aclose()
         after = await livekit_says(tts, TEXT)
@@ -169,46 +169,46 @@ async def livekit_socket(**options: Any) -> Result:
 
 
 async def livekit_refused(**options: Any) -> Result:
-    found = {}
+    errors = {}
     async with aiohttp.ClientSession() as session:
         for name, tts in (
             ("voice", livekit(session, **{**options, "voice_id": "nobody"})),
             ("key", livekit(session, GUARDED, WRONG, **options)),
             ("full", livekit(session, FULL, **options)),
         ):
-            found[name] = []
+            errors[name] = []
             stream = tts.stream(conn_options=ONCE)
             stream.push_text(TEXT)
             stream.flush()
             stream.end_input()
             for spoken in (tts.synthesize(TEXT, conn_options=ONCE), stream):
                 try:
-                    found[name].append(await livekit_audio(spoken))
+                    errors[name].append(await livekit_audio(spoken))
                 except Exception as error:
-                    found[name].append([type(error).__name__, getattr(error, "status_code", None)])
+                    errors[name].append([type(error).__name__, getattr(error, "status_code", None)])
                 await spoken.aclose()
             await tts.aclose()
-    return found
+    return errors
 
 
 async def livekit_pauses(**options: Any) -> Result:
     async with aiohttp.ClientSession() as session:
         tts = livekit(session, BRIEF, **options)
-        heard = []
+        lengths = []
         for pause_s in (IDLE_S + 2, 0):
-            heard.append(await livekit_says(tts, TEXT))
+            lengths.append(await livekit_says(tts, TEXT))
             await asyncio.sleep(pause_s)
         await tts.aclose()
-        return {"heard": heard}
+        return {"heard": lengths}
 
 
 async def elevenlabs_first_message() -> Result:
-    found: Result = {}
+    results: Result = {}
     for name, key in (("right", KEY), ("wrong", WRONG)):
         for kind, messages in (("", one_text(key, TEXT)), ("multi-", two_contexts(key, TEXT))):
             path = f"/v1/text-to-speech/alloy/{kind}stream-input?output_format=pcm_24000"
-            found[f"{name} {kind}stream-input"] = await answers(ws(GUARDED) + path, messages)
-    return found
+            results[f"{name} {kind}stream-input"] = await answers(ws(GUARDED) + path, messages)
+    return results
 
 
 async def livekit_elevenlabs_http() -> Result:
@@ -244,7 +244,7 @@ async def livekit_dialogue_idle() -> Result:
 
 
 async def livekit_openai_http() -> Result:
-    found: Result = {}
+    results: Result = {}
     for name, options in (
         ("events", {"response_format": "wav"}),
         ("events of mp3", {}),
@@ -253,9 +253,9 @@ async def livekit_openai_http() -> Result:
         tts = livekit_openai.TTS(**{"voice": "alloy", "base_url": f"{URL}/v1", "api_key": "none", **options})
         metrics: list[Any] = []
         tts.on("metrics_collected", metrics.append)
-        found[name] = [await livekit_audio(tts.synthesize(TEXT, conn_options=ONCE))]
+        results[name] = [await livekit_audio(tts.synthesize(TEXT, conn_options=ONCE))]
         await asyncio.sleep(0.1)  # they are collected behind the audio
-        found[name] += [metrics[0].input_tokens, metrics[0].output_tokens > 0]
+        results[name] += [metrics[0].input_tokens, metrics[0].output_tokens > 0]
         await tts.aclose()
     for name, options in (
         ("voice", {"voice": "nobody"}),
@@ -266,9 +266,9 @@ async def livekit_openai_http() -> Result:
         try:
             await livekit_audio(tts.synthesize(TEXT, conn_options=ONCE))
         except Exception as error:
-            found[name] = [type(error).__name__, getattr(error, "status_code", None)]
+            results[name] = [type(error).__name__, getattr(error, "status_code", None)]
         await tts.aclose()
-    return found
+    return results
 
 
 def pipecat_elevenlabs(url: str = URL, key: str = "none", voice: str = "alloy") -> ElevenLabsTTSService:
@@ -322,17 +322,17 @@ async def pipecat_deepgram_http() -> Result:
 
 
 async def pipecat_refused() -> Result:
-    found = {}
-    for what, options in (("voice", (URL, "none", "nobody")), ("key", (GUARDED, WRONG)), ("full", (FULL,))):
+    errors = {}
+    for reason, options in (("voice", (URL, "none", "nobody")), ("key", (GUARDED, WRONG)), ("full", (FULL,))):
         for name, service in (
             ("elevenlabs", pipecat_elevenlabs),
             ("dialogue", pipecat_dialogue),
             ("deepgram", pipecat_deepgram),
         ):
-            found[f"{name} {what}"] = await pipecat(service(*options), pipecat_fails)
+            errors[f"{name} {reason}"] = await pipecat(service(*options), pipecat_fails)
         for name, kind in (("elevenlabs http", ElevenLabsHttpTTSService), ("deepgram http", DeepgramHttpTTSService)):
-            found[f"{name} {what}"] = await pipecat_over_http(kind, pipecat_fails, *options)
-    return found
+            errors[f"{name} {reason}"] = await pipecat_over_http(kind, pipecat_fails, *options)
+    return errors
 
 
 SCENARIOS = (
@@ -370,10 +370,10 @@ async def main() -> None:
             continue
         try:
             async with asyncio.timeout(90):
-                found = await scenario()
+                result = await scenario()
         except Exception:
-            found = {"failed": traceback.format_exc()[-1500:]}
-        print(json.dumps({"scenario": name, **found}), flush=True)
+            result = {"failed": traceback.format_exc()[-1500:]}
+        print(json.dumps({"scenario": name, **result}), flush=True)
         sys.stdin.readline()  # what was said so far has been written down
 
 

@@ -38,7 +38,7 @@ Samples = NDArray[np.float32]
 @pytest.fixture(scope="module")
 def spoken() -> dict[tuple[str, str], Samples]:
     """(text, voice) -> samples; sixteen at once and more that wait."""
-    wanted = [(text, "default") for text in (*DIGITS, *WORDS, LONG, *EVERYDAY, *MANDARIN)] + [
+    texts = [(text, "default") for text in (*DIGITS, *WORDS, LONG, *EVERYDAY, *MANDARIN)] + [
         (DIGITS[0], voice) for voice in (DEEP, BETWEEN, HIGH)
     ]
 
@@ -50,9 +50,9 @@ def spoken() -> dict[tuple[str, str], Samples]:
                 async with aclosing(local.synthesizer.stream(request)) as stream:
                     return np.concatenate([chunk.samples async for chunk in stream])
 
-            return await asyncio.gather(*(say(number, *pair) for number, pair in enumerate(wanted)))
+            return await asyncio.gather(*(say(number, *pair) for number, pair in enumerate(texts)))
 
-    return dict(zip(wanted, asyncio.run(all_at_once()), strict=True))
+    return dict(zip(texts, asyncio.run(all_at_once()), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -60,34 +60,38 @@ def recogniser() -> Recogniser:
     return Recogniser()
 
 
-def wrong(recogniser: Recogniser, said: Sequence[str], heard: Sequence[tuple[Samples, int]], kind: Kind) -> float:
+def wrong(recogniser: Recogniser, texts: Sequence[str], recordings: Sequence[tuple[Samples, int]], kind: Kind) -> float:
     """Mistakes a word."""
-    found = [mistakes(words_of(text), recogniser.transcribe(*sound, kind)) for text, sound in zip(said, heard, strict=True)]
-    return sum(found) / sum(len(words_of(text)) for text in said)
+    counts = [
+        mistakes(words_of(text), recogniser.transcribe(*sound, kind)) for text, sound in zip(texts, recordings, strict=True)
+    ]
+    return sum(counts) / sum(len(words_of(text)) for text in texts)
 
 
 def test_digits_are_understood(spoken, recogniser):
-    heard = [(spoken[text, "default"], SAMPLE_RATE) for text in DIGITS]
-    assert wrong(recogniser, DIGITS, heard, "digits") <= MOST_IN_DIGITS
+    recordings = [(spoken[text, "default"], SAMPLE_RATE) for text in DIGITS]
+    assert wrong(recogniser, DIGITS, recordings, "digits") <= MOST_IN_DIGITS
 
 
 def test_words_are_understood(spoken, recogniser):
-    heard = [(spoken[text, "default"], SAMPLE_RATE) for text in WORDS]
-    assert wrong(recogniser, WORDS, heard, "words") <= MOST_IN_WORDS
+    recordings = [(spoken[text, "default"], SAMPLE_RATE) for text in WORDS]
+    assert wrong(recogniser, WORDS, recordings, "words") <= MOST_IN_WORDS
 
 
 def test_any_words_are_understood(spoken, recogniser):
-    heard = [(spoken[text, "default"], SAMPLE_RATE) for text in EVERYDAY]
-    assert wrong(recogniser, EVERYDAY, heard, "everyday") <= MOST_IN_EVERYDAY
+    recordings = [(spoken[text, "default"], SAMPLE_RATE) for text in EVERYDAY]
+    assert wrong(recogniser, EVERYDAY, recordings, "everyday") <= MOST_IN_EVERYDAY
 
 
 def test_mandarin_is_understood_and_is_no_other_sentence(spoken):
     listener = Listener()
 
-    def mistaken(of: Sequence[str], said: Sequence[str]) -> float:
-        recordings = [Recording(spoken[text, "default"], SAMPLE_RATE, 0.0) for text in said]
-        found = [listener.compare("mandarin", text, recording) for text, recording in zip(of, recordings, strict=True)]
-        return sum(one.mistakes for one in found) / sum(len(one.expected) for one in found)
+    def mistaken(of: Sequence[str], texts: Sequence[str]) -> float:
+        recordings = [Recording(spoken[text, "default"], SAMPLE_RATE, 0.0) for text in texts]
+        comparisons = [listener.compare("mandarin", text, recording) for text, recording in zip(of, recordings, strict=True)]
+        return sum(comparison.mistakes for comparison in comparisons) / sum(
+            len(comparison.expected) for comparison in comparisons
+        )
 
     assert mistaken(MANDARIN, MANDARIN) <= MOST_IN_MANDARIN
     assert mistaken(MANDARIN, MANDARIN[::-1]) > 0.85
@@ -101,11 +105,11 @@ def test_a_long_text_is_said_to_its_end(spoken, recogniser):
 def test_every_format_carries_the_words(spoken, recogniser, container):
     texts = DIGITS[:4]
     audio = audio_format(container)
-    heard = []
+    recordings = []
     for text in texts:
         samples = soxr.resample(spoken[text, "default"], SAMPLE_RATE, audio.sample_rate)
-        heard.append(decoded(encode_whole(samples, audio), container, audio.sample_rate))
-    assert wrong(recogniser, texts, heard, "digits") <= MOST_IN_DIGITS
+        recordings.append(decoded(encode_whole(samples, audio), container, audio.sample_rate))
+    assert wrong(recogniser, texts, recordings, "digits") <= MOST_IN_DIGITS
 
 
 def decoded(content: bytes, container: str, rate: int) -> tuple[Samples, int]:
@@ -150,7 +154,7 @@ LOUD = 0.015  # root mean square of a frame
 def expressed() -> dict[tuple[str, int], Samples]:
     """(text, speed token) -> samples."""
     texts = (*CHINESE, *MIXED, *ENGLISH, PLAIN, LAUGH, BREATH)
-    wanted = [(text, 5) for text in texts] + [(text, pace) for text in (*ENGLISH, *CHINESE[:4]) for pace in PACES if pace != 5]
+    takes = [(text, 5) for text in texts] + [(text, pace) for text in (*ENGLISH, *CHINESE[:4]) for pace in PACES if pace != 5]
 
     async def all_at_once() -> list[Samples]:
         async with open_pipeline(PipelineConfig.model_validate(EXPRESSIVE)) as local:
@@ -170,9 +174,9 @@ def expressed() -> dict[tuple[str, int], Samples]:
                 assert not {"too_short", "unknown_to_model"} & {code for chunk in chunks for code, _ in chunk.warnings}, text
                 return np.concatenate([chunk.samples for chunk in chunks])
 
-            return await asyncio.gather(*(say(number, *pair) for number, pair in enumerate(wanted)))
+            return await asyncio.gather(*(say(number, *pair) for number, pair in enumerate(takes)))
 
-    return dict(zip(wanted, asyncio.run(all_at_once()), strict=True))
+    return dict(zip(takes, asyncio.run(all_at_once()), strict=True))
 
 
 def sounding_s(samples: Samples) -> float:

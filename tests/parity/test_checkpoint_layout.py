@@ -43,7 +43,7 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module", params=["small-random", "full-random"])
-def made(request: pytest.FixtureRequest) -> tuple[RandomModel, Path]:
+def model(request: pytest.FixtureRequest) -> tuple[RandomModel, Path]:
     return RANDOM_MODELS[request.param], resolve(request.param, cache_home())
 
 
@@ -106,12 +106,12 @@ def assert_audible(samples: torch.Tensor) -> None:
     assert samples.std() > 0.02
 
 
-def test_llama_loads_every_tensor(made: tuple[RandomModel, Path]) -> None:
-    _, root = made
+def test_llama_loads_every_tensor(model: tuple[RandomModel, Path]) -> None:
+    _, root = model
     with torch.device("meta"):
         expected = LlamaModel(LlamaConfig.from_pretrained(root / "asset/gpt")).state_dict()
-    held = load_file(root / GPT_FILE)
-    assert {name: tensor.shape for name, tensor in held.items()} == {name: tensor.shape for name, tensor in expected.items()}
+    tensors = load_file(root / GPT_FILE)
+    assert {name: tensor.shape for name, tensor in tensors.items()} == {name: tensor.shape for name, tensor in expected.items()}
 
 
 def test_llama_of_the_demo_loads_from_the_folder(demo_root: Path) -> None:
@@ -119,8 +119,8 @@ def test_llama_of_the_demo_loads_from_the_folder(demo_root: Path) -> None:
     assert not any(report.values()), report
 
 
-def test_config_says_what_upstream_reads(made: tuple[RandomModel, Path]) -> None:
-    _, root = made
+def test_config_says_what_upstream_reads(model: tuple[RandomModel, Path]) -> None:
+    _, root = model
     spec = open_checkpoint(root).gpt_spec
     config = LlamaConfig.from_pretrained(root / "asset/gpt")
     assert (spec.layers, spec.width, spec.heads, spec.head_dim, spec.mlp_width, spec.max_positions, spec.rms_eps) == (
@@ -135,36 +135,36 @@ def test_config_says_what_upstream_reads(made: tuple[RandomModel, Path]) -> None
     assert spec.rope_theta == config.rope_parameters["rope_theta"]
 
 
-def test_logits_are_neither_flat_nor_certain(made: tuple[RandomModel, Path]) -> None:
-    embed = upstream_embed(*made)
-    hidden = unit_rms(STEPS, made[0].width, seed=1)
+def test_logits_are_neither_flat_nor_certain(model: tuple[RandomModel, Path]) -> None:
+    embed = upstream_embed(*model)
+    hidden = unit_rms(STEPS, model[0].width, seed=1)
     with torch.inference_mode():
         for head in (embed.head_text, *embed.head_code):
             assert 1 < head(hidden).std() < 3
 
 
-def test_hidden_states_become_audio(made: tuple[RandomModel, Path]) -> None:
-    decoder, vocos = upstream_mel_decoder(*made), upstream_vocos(*made)
+def test_hidden_states_become_audio(model: tuple[RandomModel, Path]) -> None:
+    decoder, vocos = upstream_mel_decoder(*model), upstream_vocos(*model)
     for seed in range(3):
         with torch.inference_mode():
-            samples = vocos.decode(decoder(unit_rms(1, STEPS, made[0].width, seed=seed).transpose(1, 2)))
+            samples = vocos.decode(decoder(unit_rms(1, STEPS, model[0].width, seed=seed).transpose(1, 2)))
         assert samples.shape == (1, (2 * STEPS - 1) * HOP)
         assert_audible(samples)
 
 
-def test_codes_become_audio_and_audio_becomes_codes(made: tuple[RandomModel, Path]) -> None:
-    dvae, vocos = upstream_dvae(*made), upstream_vocos(*made)
+def test_codes_become_audio_and_audio_becomes_codes(model: tuple[RandomModel, Path]) -> None:
+    dvae, vocos = upstream_dvae(*model), upstream_vocos(*model)
     generator = torch.Generator().manual_seed(3)
     codes = torch.randint(AUDIO_VOCAB - 1, (1, CODEBOOKS, STEPS), generator=generator)
     with torch.inference_mode():
         assert_audible(vocos.decode(dvae(codes, "decode")))
-        heard = dvae.sample_audio(0.1 * torch.randn(SAMPLE_RATE, generator=generator))
-    assert heard.shape == (CODEBOOKS, 47)
-    assert heard.unique().numel() > 20  # the encoder listens
+        encoded = dvae.sample_audio(0.1 * torch.randn(SAMPLE_RATE, generator=generator))
+    assert encoded.shape == (CODEBOOKS, 47)
+    assert encoded.unique().numel() > 20  # the encoder listens
 
 
-def test_mel_buffers_are_torchaudios(made: tuple[RandomModel, Path]) -> None:
-    _, root = made
+def test_mel_buffers_are_torchaudios(model: tuple[RandomModel, Path]) -> None:
+    _, root = model
     mel = torchaudio.transforms.MelSpectrogram(SAMPLE_RATE, n_fft=FFT_SIZE, hop_length=HOP, n_mels=MEL_BANDS, power=1)
     vocos, dvae = load_file(root / VOCOS_FILE), load_file(root / DVAE_FILE)
     for tensors, prefix in ((vocos, "feature_extractor"), (dvae, "preprocessor_mel")):
@@ -175,9 +175,9 @@ def test_mel_buffers_are_torchaudios(made: tuple[RandomModel, Path]) -> None:
 
 @pytest.mark.parametrize("part", [upstream_embed, upstream_mel_decoder, upstream_dvae, upstream_vocos])
 def test_weights_hands_out_exactly_what_upstream_loads(
-    part: Callable[[RandomModel, Path], torch.nn.Module], made: tuple[RandomModel, Path]
+    part: Callable[[RandomModel, Path], torch.nn.Module], model: tuple[RandomModel, Path]
 ) -> None:
-    recipe, root = made
+    recipe, root = model
     checkpoint = open_checkpoint(root)
     ours = getattr(checkpoint, part.__name__.removeprefix("upstream_"))()
     theirs = part(recipe, root).state_dict()
@@ -186,8 +186,8 @@ def test_weights_hands_out_exactly_what_upstream_loads(
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_transformers_and_tokenizers_give_the_same_ids(text: str, made: tuple[RandomModel, Path]) -> None:
-    recipe, root = made
+def test_transformers_and_tokenizers_give_the_same_ids(text: str, model: tuple[RandomModel, Path]) -> None:
+    recipe, root = model
     theirs = BertTokenizerFast.from_pretrained(root / "asset/tokenizer")
     ours = Tokenizer.from_file(str(root / TOKENIZER_FILE))
     assert len(theirs) == ours.get_vocab_size() == len(recipe.tokens)
@@ -195,8 +195,8 @@ def test_transformers_and_tokenizers_give_the_same_ids(text: str, made: tuple[Ra
     assert theirs(text)["input_ids"] == ours.encode(text).ids
 
 
-def test_special_tokens_have_the_roles_upstream_expects(made: tuple[RandomModel, Path]) -> None:
-    recipe, root = made
+def test_special_tokens_have_the_roles_upstream_expects(model: tuple[RandomModel, Path]) -> None:
+    recipe, root = model
     tokenizer = BertTokenizerFast.from_pretrained(root / "asset/tokenizer")
     roles = json.loads((root / "asset/tokenizer/special_tokens_map.json").read_text())
     assert roles == {role: getattr(tokenizer, role) for role in roles}

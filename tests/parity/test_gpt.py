@@ -111,10 +111,10 @@ def upstream_take(pair: Pair, case: Case, steps: int = STEPS) -> tuple[NDArray[n
     return result.ids[0].numpy(), result.hiddens[0].numpy()
 
 
-def our_takes(pair: Pair, wanted: list[Case], steps: int = STEPS) -> list[Take]:
+def our_takes(pair: Pair, requests: list[Case], steps: int = STEPS) -> list[Take]:
     """The same through our text front end and engine, all at once."""
 
-    async def one(case: Case) -> Take:
+    async def run(case: Case) -> Take:
         segment = Segment(case.text, 0, is_last=True)
         prompt = pair.tokenizer.code_prompt(segment, case.voice, speed_token=case.speed, max_steps=steps)
         sampling = SamplingParams(seed=case.seed, seed_mode=SeedMode.UPSTREAM, min_steps=steps)
@@ -122,18 +122,18 @@ def our_takes(pair: Pair, wanted: list[Case], steps: int = STEPS) -> list[Take]:
         return Take(take.hidden[:steps], take.codes[:steps], take.finish)
 
     async def all_at_once() -> list[Take]:
-        return await asyncio.gather(*map(one, wanted))
+        return await asyncio.gather(*map(run, requests))
 
     return asyncio.run(all_at_once())
 
 
 def test_codes_equal_and_states_agree_for_64_steps(pair):
-    wanted = cases(pair.width)
+    requests = cases(pair.width)
     if pair.is_large:
-        wanted = wanted[: examples(len(wanted))]  # the first four have every kind of voice
-    ours = our_takes(pair, wanted)
+        requests = requests[: examples(len(requests))]  # the first four have every kind of voice
+    ours = our_takes(pair, requests)
     worst = 0.0
-    for case, take in zip(wanted, ours, strict=True):
+    for case, take in zip(requests, ours, strict=True):
         codes, hidden = upstream_take(pair, case)
         assert codes.shape == (STEPS, 4)
         np.testing.assert_array_equal(take.codes, codes, err_msg=f"codes of {case}")

@@ -47,14 +47,14 @@ def configurations() -> dict[str, PipelineConfig]:
     """Name -> pipeline; all speak with checkpoints that lie in the package or are made here."""
     dev = check_file(PROJECT / "configs/dev.yaml").app.pipeline
     shipped = {name: check_file(PROJECT / f"configs/{name}.yaml").app.pipeline for name in SHIPPED}
-    found = {name: config.model_copy(update={"checkpoint": "demo"}) for name, config in shipped.items()}
+    configs = {name: config.model_copy(update={"checkpoint": "demo"}) for name, config in shipped.items()}
     for name, changes in VARIANTS.items():
         parts = {
             part: getattr(dev, part).model_copy(update=change) if isinstance(change, dict) else change
             for part, change in changes.items()
         }
-        found[name] = PipelineConfig.model_validate(dev.model_copy(update=parts).model_dump())
-    return found
+        configs[name] = PipelineConfig.model_validate(dev.model_copy(update=parts).model_dump())
+    return configs
 
 
 def requests() -> dict[str, SynthesisRequest]:
@@ -86,9 +86,9 @@ async def spoken(config: PipelineConfig) -> dict[str, str]:
             assert len(samples), f"{request.request_id} is silent"
             return hashlib.sha256(samples.tobytes()).hexdigest()
 
-        asked = requests()
-        digests = await asyncio.gather(*map(say, asked.values()))
-    return dict(zip(asked, digests, strict=True))
+        texts = requests()
+        digests = await asyncio.gather(*map(say, texts.values()))
+    return dict(zip(texts, digests, strict=True))
 
 
 def outcome(config: PipelineConfig) -> dict[str, str] | str:

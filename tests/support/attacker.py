@@ -37,7 +37,7 @@ def is_open(host: str, port: int) -> bool:
 
 
 def said_by_http(host: str, port: int, mark: str) -> dict[str, int]:
-    found = {}
+    statuses = {}
     with requests.Session() as session:
         session.trust_env = False
         for path in JOBS:
@@ -45,20 +45,20 @@ def said_by_http(host: str, port: int, mark: str) -> dict[str, int]:
                 reply = session.post(f"http://{host}:{port}{path}", json={"entrypoint": f"touch '{mark}'"}, timeout=5)
             except requests.RequestException:
                 continue
-            found[path] = reply.status_code
-    return found
+            statuses[path] = reply.status_code
+    return statuses
 
 
 def said_by_grpc(host: str, port: int) -> dict[str, str]:
-    found = {}
+    codes = {}
     with grpc.insecure_channel(f"{host}:{port}", options=[("grpc.enable_http_proxy", 0)]) as channel:
         for method in METHODS:
             try:
                 channel.unary_unary(method)(b"", timeout=5)
-                found[method] = "OK"
+                codes[method] = "OK"
             except grpc.RpcError as error:
-                found[method] = error.code().name
-    return found
+                codes[method] = error.code().name
+    return codes
 
 
 def driver_gets_in(host: str, port: int, mark: str) -> bool:

@@ -73,9 +73,9 @@ def epub(*, version: int = 3, **changes: str | bytes | None) -> bytes:
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as file:
         for path, text in files.items():
             name = path.rsplit("/", 1)[-1].replace(".", "_").replace(" ", "_")
-            kept = changes.pop(name, text)
-            if kept is not None:
-                file.writestr(path, kept)
+            chosen = changes.pop(name, text)
+            if chosen is not None:
+                file.writestr(path, chosen)
         for path, added in changes.items():
             file.writestr(path, added or "")
     return content.getvalue()

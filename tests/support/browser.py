@@ -95,9 +95,9 @@ def chromium() -> Iterator[Browser]:
     program = needed_program("chromium", "chromium")
     with asyncio.Runner() as runner:
         playwright = runner.run(async_playwright().start())
-        found = runner.run(playwright.chromium.launch(executable_path=program, args=["--disable-dev-shm-usage"]))
+        browser = runner.run(playwright.chromium.launch(executable_path=program, args=["--disable-dev-shm-usage"]))
         try:
-            yield Browser(runner, found)
+            yield Browser(runner, browser)
         finally:
-            runner.run(found.close())
+            runner.run(browser.close())
             runner.run(playwright.stop())

@@ -88,8 +88,8 @@ class Cluster:
         return requests.post(self.url("/v1/audio/speech"), json=body, headers=headers, timeout=60)
 
     def health(self, route: str = "") -> dict[str, Any]:
-        found: dict[str, Any] = requests.get(self.url(f"{route}/health"), timeout=10).json()
-        return found
+        report: dict[str, Any] = requests.get(self.url(f"{route}/health"), timeout=10).json()
+        return report
 
     def slots_used(self) -> int:
         """Slots taken, all acoustic replicas together."""
@@ -100,8 +100,8 @@ class Cluster:
 
     def steps(self) -> int:
         """Steps made so far, all acoustic replicas together."""
-        made: int = sum(stats["steps"] for stats in self.health()["acoustic"])
-        return made
+        total: int = sum(stats["steps"] for stats in self.health()["acoustic"])
+        return total
 
     def in_flight(self) -> int:
         """Requests inside the ingress. Slots may look free meanwhile: the demo's steps run far ahead of a reader."""
@@ -212,13 +212,13 @@ def scrape(cluster: Cluster) -> Samples:
     """Returns name -> [(tags, value)] of the service's own metrics."""
     samples: Samples = {}
     for line in requests.get(f"http://127.0.0.1:{cluster.metrics_port}/metrics", timeout=10).text.splitlines():
-        found = re.fullmatch(r"(ray_chattts_\w+)\{(.*)\} (\S+)", line)
-        if found:
-            tags = dict(re.findall(r'(\w+)="([^"]*)"', found[2]))
-            samples.setdefault(found[1], []).append((tags, float(found[3])))
+        match = re.fullmatch(r"(ray_chattts_\w+)\{(.*)\} (\S+)", line)
+        if match:
+            tags = dict(re.findall(r'(\w+)="([^"]*)"', match[2]))
+            samples.setdefault(match[1], []).append((tags, float(match[3])))
     return samples
 
 
 def total(samples: Samples, name: str, **tags: str) -> float:
     """Returns the sum over all samples of a metric that carry these tags."""
-    return sum(value for found, value in samples.get(name, []) if tags.items() <= found.items())
+    return sum(value for labels, value in samples.get(name, []) if tags.items() <= labels.items())

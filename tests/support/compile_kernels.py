@@ -24,7 +24,7 @@ SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """compute capability -> KiB that a program may have there (CUDA's programming guide, table of technical specifications)"""
 MOST_SPILLED = {"_product": 48, "_attend": 8}  # bytes of the stack per thread: 64 rows on sm_100; float32 on sm_86 and 90
 ALIGNED = [["tt.divisibility", 16]]  # as the runtime finds torch's allocations
-CAPABILITIES = [int(one) for one in sys.argv[1:]] or [90]
+CAPABILITIES = [int(argument) for argument in sys.argv[1:]] or [90]
 BARRIERS_OF_A_REDUCTION = 3  # of a block-wide one: the search for a draw's thresholds has one a bit
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 FLOATS = (
@@ -82,13 +82,13 @@ def spilled(cubin: bytes) -> int:
         file.flush()
         command = [str(CUOBJDUMP), "--dump-resource-usage", file.name]
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return max(int(found) for found in re.findall(r"STACK:(\d+)", shown))
+    return max(int(size) for size in re.findall(r"STACK:(\d+)", shown))
 
 
 def barriers_in_a_loop(ptx: str) -> int:
     """The most block-wide barriers that one pass of a kernel's loop has."""
-    labels = {found[1]: found.start() for found in re.finditer(r"^(\$L\w+):", ptx, re.MULTILINE)}
-    jumps = [(labels[found[1]], found.start()) for found in re.finditer(r"bra(?:\.uni)?\s+(\$L\w+);", ptx)]
+    labels = {match[1]: match.start() for match in re.finditer(r"^(\$L\w+):", ptx, re.MULTILINE)}
+    jumps = [(labels[match[1]], match.start()) for match in re.finditer(r"bra(?:\.uni)?\s+(\$L\w+);", ptx)]
     return max((ptx[begin:end].count("bar.sync") for begin, end in jumps if begin < end), default=0)
 
 
@@ -102,14 +102,14 @@ def build(kernel: JITFunction, constants: Mapping[str, Any], types: dict[str, st
         source = ASTSource(kernel, signature, places, aligned)
         compiled = compile(source, target=GPUTarget("cuda", capability, 32), options=options)
         cubin, shared = compiled.asm["cubin"], compiled.metadata.shared
-        what = f"{kernel.__name__} {constants} on sm_{capability}"
-        assert shared <= SHARED_MEMORY[capability] << 10, f"{what}: {shared} bytes shared"
-        assert (stack := spilled(cubin)) <= MOST_SPILLED.get(kernel.__name__, 0), f"{what}: {stack} bytes spilled"
+        title = f"{kernel.__name__} {constants} on sm_{capability}"
+        assert shared <= SHARED_MEMORY[capability] << 10, f"{title}: {shared} bytes shared"
+        assert (stack := spilled(cubin)) <= MOST_SPILLED.get(kernel.__name__, 0), f"{title}: {stack} bytes spilled"
         if kernel is step._draw:
-            found = barriers_in_a_loop(compiled.asm["ptx"])
-            assert found == BARRIERS_OF_A_REDUCTION, f"{what}: {found} barriers a bit"
+            count = barriers_in_a_loop(compiled.asm["ptx"])
+            assert count == BARRIERS_OF_A_REDUCTION, f"{title}: {count} barriers a bit"
         if kernel is attention._attend:
-            assert "cp.async" in compiled.asm["ptx"], f"{what}: no block is loaded ahead"
+            assert "cp.async" in compiled.asm["ptx"], f"{title}: no block is loaded ahead"
         print(kernel.__name__, capability, *sorted({types[name] for name in names if name in types}), len(cubin))
 
 

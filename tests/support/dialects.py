@@ -197,18 +197,18 @@ def _socket(tongue: Tongue, key_header: str, call: Call) -> Iterator[bytes]:
         code = ""
         try:
             while True:
-                heard = tongue.understands(frame := connection.recv(timeout=8))
+                event = tongue.understands(frame := connection.recv(timeout=8))
                 if isinstance(frame, str):
                     call.ignored.update(json.loads(frame).get("ignored_fields", ()))
-                if heard.kind == "refused":
-                    code = code or heard.code
+                if event.kind == "refused":
+                    code = code or event.code
                     if tongue.keeps_socket and not call.closes:
                         raise Refused(code)
                 elif code and is_deepgram:  # a warning, and the flush behind it
                     raise Refused(code)
-                elif heard.kind == "audio":
-                    yield heard.audio
-                elif heard.kind == "over" and not (call.is_open and is_deepgram):
+                elif event.kind == "audio":
+                    yield event.audio
+                elif event.kind == "over" and not (call.is_open and is_deepgram):
                     return
         except ConnectionClosed:
             raise Refused(code or "closed", connection.close_code) from None

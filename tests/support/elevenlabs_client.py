@@ -26,19 +26,19 @@ class Client:
         return message
 
     def until_final(self) -> list[dict[str, Any]]:
-        heard = [self.hear()]
-        while not (heard[-1].get("isFinal") or heard[-1].get("is_final")):
-            heard.append(self.hear())
-        return heard
+        messages = [self.hear()]
+        while not (messages[-1].get("isFinal") or messages[-1].get("is_final")):
+            messages.append(self.hear())
+        return messages
 
     def closed(self) -> tuple[list[dict[str, Any]], int | None, str | None]:
         """All messages to the end, the close code and why."""
-        heard = []
+        messages = []
         with suppress(ConnectionClosed):
             while True:
-                heard.append(self.hear())
-        return heard, self.connection.close_code, self.connection.close_reason
+                messages.append(self.hear())
+        return messages, self.connection.close_code, self.connection.close_reason
 
 
-def audio_of(heard: list[dict[str, Any]]) -> bytes:
-    return b"".join(base64.b64decode(one["audio"]) for one in heard if one.get("audio"))
+def audio_of(messages: list[dict[str, Any]]) -> bytes:
+    return b"".join(base64.b64decode(message["audio"]) for message in messages if message.get("audio"))

@@ -41,15 +41,15 @@ class Ahead(CpuRunner):
 
     def __init__(self, config: EngineConfig, checkpoint: Checkpoint) -> None:
         super().__init__(config, checkpoint)
-        self._made: deque[RoundOutput] = deque()
+        self._outputs: deque[RoundOutput] = deque()
 
     def launch(self, plan: Plan) -> None:
         super().launch(plan)
-        self._made.append(super().read())
-        assert len(self._made) <= 2
+        self._outputs.append(super().read())
+        assert len(self._outputs) <= 2
 
     def read(self) -> RoundOutput:
-        return self._made.popleft()
+        return self._outputs.popleft()
 
 
 def distinct(number: int, width: int, **overrides: object) -> tuple[Prompt, SamplingParams]:

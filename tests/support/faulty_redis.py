@@ -40,8 +40,6 @@ class FaultyRedis:
         self.fault: str | bytes = ""
         self.delay_s = 0.0
         """before each command, greetings too: a server that is far away"""
-        self.asked = 0
-        """commands since the start, without greetings"""
         self._there = server.port
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"redis://127.0.0.1:{self._listening.getsockname()[1]}/0"
@@ -63,7 +61,6 @@ class FaultyRedis:
                 raw, name = command
                 time.sleep(self.delay_s)
                 fault = "" if name in GREETINGS else self.fault
-                self.asked += name not in GREETINGS
                 if isinstance(fault, bytes):
                     client.sendall(fault + b"\r\n")
                 elif fault != SILENT:

@@ -27,8 +27,8 @@ def weights_of(codes: NDArray[np.uint8], scales: NDArray[np.uint16]) -> NDArray[
 
 def rounded_weight(weight: torch.Tensor) -> torch.Tensor:
     """Returns a weight (out, in) as four bits hold it."""
-    found = four_bit.rounded(weight.float().contiguous().numpy(), library(native.SOURCE), threads=1)
-    return torch.from_numpy(np.ascontiguousarray(weights_of(*found)))
+    rounded = four_bit.rounded(weight.float().contiguous().numpy(), library(native.SOURCE), threads=1)
+    return torch.from_numpy(np.ascontiguousarray(weights_of(*rounded)))
 
 
 class FourBitLinear(Product):

@@ -40,9 +40,9 @@ def manager(folder: Path, *, host: str = "127.0.0.1", maxconn: int = 4096, serve
         maxconn=maxconn,
         is_head=True,
     )
-    made = HAProxyApi(config, config_file_path=str(folder / "haproxy.cfg"))
+    api = HAProxyApi(config, config_file_path=str(folder / "haproxy.cfg"))
     if server is not None:
-        made.set_backend_configs(
+        api.set_backend_configs(
             {
                 "http-chattts": BackendConfig(
                     name="http-chattts",
@@ -52,7 +52,7 @@ def manager(folder: Path, *, host: str = "127.0.0.1", maxconn: int = 4096, serve
                 )
             }
         )
-    return made
+    return api
 
 
 def generated(of: HAProxyApi) -> Path:

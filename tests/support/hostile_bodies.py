@@ -82,8 +82,8 @@ def unknown_fields(field: str, head: str = "", tail: str = "}", value: str = "0"
     """An object with as many unknown fields as the size allows."""
 
     def make(size: int) -> bytes:
-        each = len(value) + 12
-        named = ",".join(f'"u{number:07d}":{value}' for number in range(max(1, (size - 100) // each)))
+        width = len(value) + 12
+        named = ",".join(f'"u{number:07d}":{value}' for number in range(max(1, (size - 100) // width)))
         return f"{head}{{{field}{',' if field else ''}{named}{tail}".encode()
 
     return make
@@ -256,10 +256,13 @@ def _texts() -> tuple[Attack, ...]:
         "/v1/text/plan": "input",
     }
     return (
-        *(posted(f"SSML, {name}", SPEECH, body("input", made, input_type=SSML)) for name, made in markup.items()),
-        *(posted(f"SSML, {name}", "/v1/text/ssml", body("input", made, input_type=SSML)) for name, made in markup.items()),
-        *(posted(f"script, {name}", DIALOGUE, body("script", made, cast={"A": "alloy"})) for name, made in lines.items()),
-        *(posted(name, path, body(field, made)) for path, field in paths.items() for name, made in text.items()),
+        *(posted(f"SSML, {name}", SPEECH, body("input", content, input_type=SSML)) for name, content in markup.items()),
+        *(
+            posted(f"SSML, {name}", "/v1/text/ssml", body("input", content, input_type=SSML))
+            for name, content in markup.items()
+        ),
+        *(posted(f"script, {name}", DIALOGUE, body("script", content, cast={"A": "alloy"})) for name, content in lines.items()),
+        *(posted(name, path, body(field, content)) for path, field in paths.items() for name, content in text.items()),
         posted("a blend", "/v1/audio/voices", body("blend", again("alloy(1)+", "blend:"), name="a")),
         posted("an embedding", "/v1/audio/voices", body("embedding", again("蘁"), name="a")),
         posted("a voice", SPEECH, body("voice", again("a(1)+", "blend:"), input="Hello there.")),

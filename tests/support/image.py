@@ -33,12 +33,12 @@ def the(instruction: str) -> str:
 
 def is_sent(name: str) -> bool:
     """Whether .dockerignore lets a path into the build."""
-    sent = True
+    included = True
     for line in (PROJECT / ".dockerignore").read_text().split():
         pattern = line.removeprefix("!").replace("**/", "*")
         if any(fnmatch.fnmatch(part, pattern) for part in (name, *map(str, Path(name).parents))):
-            sent = line.startswith("!")
-    return sent
+            included = line.startswith("!")
+    return included
 
 
 def fill(root: Path) -> Path:

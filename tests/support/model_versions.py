@@ -11,6 +11,6 @@ VERSIONS = versions_of(PipelineConfig(), {V1: ModelConfig(), V2: ModelConfig(), 
 
 def rollout(clock: HeldClock | None = None, /, **weights: float) -> Rollout:
     """Weights of the versions of `chattts`, by the part of the id after the @."""
-    found = Rollout(VERSIONS, clock=clock or HeldClock(0.0))
-    found.configure(RoutesConfig(weights={f"chattts@{version}": weight for version, weight in weights.items()}))
-    return found
+    result = Rollout(VERSIONS, clock=clock or HeldClock(0.0))
+    result.configure(RoutesConfig(weights={f"chattts@{version}": weight for version, weight in weights.items()}))
+    return result

@@ -20,10 +20,10 @@ def section(page: str, title: str) -> str:
     Raises:
         KeyError: there is no such page, or no such heading in it.
     """
-    found = re.search(rf"^##+ {re.escape(title)}\n(.*?)(?=^##|\Z)", PAGES[page], re.MULTILINE | re.DOTALL)
-    if found is None:
+    match = re.search(rf"^##+ {re.escape(title)}\n(.*?)(?=^##|\Z)", PAGES[page], re.MULTILINE | re.DOTALL)
+    if match is None:
         raise KeyError(f"{page} has no section {title}")
-    return found[1]
+    return match[1]
 
 
 def table(page: str, title: str) -> list[list[str]]:
@@ -41,9 +41,9 @@ def code_blocks(text: str) -> list[str]:
 def commands(*tools: str) -> list[str]:
     """Every command line of the pages that begins with one of these words, comments left out."""
     words = "|".join(map(re.escape, tools))
-    found: dict[str, None] = {}
+    unique: dict[str, None] = {}
     for text in PAGES.values():
         lines = re.findall(rf"^    (?:kubectl .* -- )?((?:{words}) .*)$", text, re.MULTILINE)
         lines += re.findall(rf"`((?:{words}) [^`]+)`", text)
-        found |= dict.fromkeys(re.sub(r"\s+#.*$", "", line) for line in lines)
-    return list(found)
+        unique |= dict.fromkeys(re.sub(r"\s+#.*$", "", line) for line in lines)
+    return list(unique)

@@ -52,8 +52,8 @@ class RawSocket:
     def send(self, *frames: bytes) -> bool:
         """Sends frames; returns whether the other side took all of them."""
         try:
-            for one in frames:
-                self.socket.sendall(one)
+            for frame in frames:
+                self.socket.sendall(frame)
         except OSError:
             return False
         return True
@@ -83,5 +83,5 @@ class RawSocket:
                 self.rest += piece
         if len(self.rest) < size:
             return None
-        taken, self.rest = self.rest[:size], self.rest[size:]
-        return taken
+        content, self.rest = self.rest[:size], self.rest[size:]
+        return content

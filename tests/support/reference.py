@@ -18,14 +18,14 @@ def filter_logits(
     largest = max(values)
     mass = [math.exp(values[token] - largest) for token in order]
     total, cumulated = sum(mass), 0.0
-    kept = set(order)
+    allowed = set(order)
     for place, token in enumerate(order):
         cumulated += mass[place] / total
         if cumulated <= 1 - top_p and place < len(order) - keep:
-            kept.discard(token)
+            allowed.discard(token)
     for token in order[: max(len(order) - max(top_k, keep), 0)]:
-        kept.discard(token)
-    return [value if token in kept else -math.inf for token, value in enumerate(values)]
+        allowed.discard(token)
+    return [value if token in allowed else -math.inf for token, value in enumerate(values)]
 
 
 def draw_by_uniform(probabilities: list[float], uniform: float) -> int:
@@ -44,9 +44,9 @@ def rotate(vector: NDArray[np.float64], position: int, theta: float = 10_000.0) 
     turned = vector.copy()
     for pair in range(half):
         angle = position / theta ** (pair / half)
-        one, other = vector[pair], vector[pair + half]
-        turned[pair] = one * math.cos(angle) - other * math.sin(angle)
-        turned[pair + half] = other * math.cos(angle) + one * math.sin(angle)
+        first, other = vector[pair], vector[pair + half]
+        turned[pair] = first * math.cos(angle) - other * math.sin(angle)
+        turned[pair + half] = other * math.cos(angle) + first * math.sin(angle)
     return turned
 
 

@@ -31,9 +31,9 @@ class Relay:
         self._thread.join()
         self._listener.close()
         with self._lock:
-            for one in self._open:
+            for connection in self._open:
                 with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def restore(self) -> None:
         """It is there again."""
@@ -61,9 +61,9 @@ class Relay:
         with contextlib.suppress(OSError):
             while piece := here.recv(65536):
                 there.sendall(piece)
-        for one in (here, there):
+        for end in (here, there):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                end.shutdown(socket.SHUT_RDWR)
         with self._lock:
             self._open.discard(here)
         here.close()
@@ -72,8 +72,8 @@ class Relay:
 @contextlib.contextmanager
 def relay(port: int) -> Iterator[Relay]:
     """A relay to a port, until the block ends."""
-    made = Relay(port)
+    opened = Relay(port)
     try:
-        yield made
+        yield opened
     finally:
-        made.cut()
+        opened.cut()

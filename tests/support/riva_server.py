@@ -93,27 +93,27 @@ class Caller:
 
     def stream(self, *requests: dict[str, Any], timeout: float = 60) -> Any:
         """The replies to a stream of requests."""
-        sent = iter([protocol.SynthesizeSpeechRequest(**fields) for fields in requests])
-        return self._stream(sent, metadata=self.metadata, timeout=timeout)
+        messages = iter([protocol.SynthesizeSpeechRequest(**fields) for fields in requests])
+        return self._stream(messages, metadata=self.metadata, timeout=timeout)
 
     def growing(self, *requests: dict[str, Any], until: threading.Event, timeout: float = 60) -> Any:
         """The replies to a stream of requests that stays open until an event is set."""
 
-        def sent() -> Iterator[Any]:
+        def messages() -> Iterator[Any]:
             yield from (protocol.SynthesizeSpeechRequest(**fields) for fields in requests)
             until.wait(timeout)
 
-        return self._stream(sent(), metadata=self.metadata, timeout=timeout)
+        return self._stream(messages(), metadata=self.metadata, timeout=timeout)
 
     def raw(self, method: str, *messages: bytes, until: threading.Event | None = None) -> Any:
         """The replies to messages as they are, on a stream that stays open until an event is set."""
 
-        def sent() -> Iterator[bytes]:
+        def stream() -> Iterator[bytes]:
             yield from messages
             if until is not None:
                 until.wait(60)
 
-        return self.channel.stream_stream(f"/{protocol.SERVICE}/{method}")(sent(), metadata=self.metadata, timeout=60)
+        return self.channel.stream_stream(f"/{protocol.SERVICE}/{method}")(stream(), metadata=self.metadata, timeout=60)
 
     def older(self, timeout: float = 60, **fields: Any) -> Any:
         """The replies to one request without a stream, as clients did it before 2026."""
@@ -130,6 +130,6 @@ def refusal(call: Any) -> tuple[str, str]:
         result = call()
         list(result)
     except grpc.RpcError as error:
-        found: Any = error
-        return found.code().name, found.details().partition(":")[0]
+        failure: Any = error
+        return failure.code().name, failure.details().partition(":")[0]
     raise AssertionError("it is not refused")

@@ -17,13 +17,13 @@ from tests.support.ports import free_port
 
 def needed_program(name: str, package: str) -> str:
     """The program's path. Where it is missing the test is skipped, or fails when CHATTTS_ALL_TOOLS=1 asks for all of them."""
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         sentence = f"{name} is missing: install the Debian package {package}"
         if os.environ.get("CHATTTS_ALL_TOOLS") == "1":
             pytest.fail(sentence)
         pytest.skip(sentence)
-    return found
+    return path
 
 
 class RedisServer:

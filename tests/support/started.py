@@ -43,15 +43,15 @@ class Started:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text()
 
     def wait_for(self, text: str) -> None:
         """Until it was printed; the process lives all the while."""
         began = time.monotonic()
-        while text not in self.said():
-            assert self.process.poll() is None, self.said()
-            assert time.monotonic() - began < START_TIMEOUT_S, self.said()
+        while text not in self.output():
+            assert self.process.poll() is None, self.output()
+            assert time.monotonic() - began < START_TIMEOUT_S, self.output()
             time.sleep(0.2)
 
     def wait_until_ready(self) -> None:
@@ -61,22 +61,22 @@ class Started:
         return self.process.wait(timeout=STOP_TIMEOUT_S)
 
     def run_folder(self) -> Path:
-        (line,) = [line for line in self.said().splitlines() if line.startswith("  Ray:")]
+        (line,) = [line for line in self.output().splitlines() if line.startswith("  Ray:")]
         return Path(line.split("'")[1]).parent
 
     def serve_run(self) -> Process:
         """The command that everything else descends from."""
-        (found,) = [found for found in processes() if found.parent == self.process.pid]
-        return found
+        (process,) = [process for process in processes() if process.parent == self.process.pid]
+        return process
 
     def processes(self) -> list[Process]:
         """Of the session in which everything runs but serve.commands.launch.start itself."""
         return members(self.serve_run().session)
 
-    def one(self, title: str) -> Process:
+    def process_titled(self, title: str) -> Process:
         """The process with that in its title."""
-        (found,) = [found for found in self.processes() if title in found.command()]
-        return found
+        (process,) = [process for process in self.processes() if title in process.command()]
+        return process
 
 
 @contextlib.contextmanager

@@ -93,11 +93,11 @@ async def has_heard(page: Page, pcm: bytes) -> None:
     """Fails unless the audio device is given these samples; the listener's last blocks come after the player's last report."""
     expected = sounding(pcm)
     for _ in range(100):
-        given = await heard(page)
-        if len(given) >= len(expected):
+        samples = await heard(page)
+        if len(samples) >= len(expected):
             break
         await asyncio.sleep(0.1)
-    assert np.array_equal(given, expected), (len(given), len(expected))
+    assert np.array_equal(samples, expected), (len(samples), len(expected))
 
 
 def sounding(pcm: bytes) -> NDArray[np.int16]:

@@ -177,17 +177,17 @@ class Talker:
         await self.send(*self.tongue.ends(context))
 
     async def hear(self) -> Heard:
-        heard = self.tongue.understands(await self.connection.recv())
-        if heard.kind == "audio":
-            self.audio[heard.context] = self.audio.get(heard.context, b"") + heard.audio
-        if heard.kind == "refused":
-            self.refused.append(heard.code)
-        return replace(heard, audio=b"") if heard.kind == "audio" else heard
+        event = self.tongue.understands(await self.connection.recv())
+        if event.kind == "audio":
+            self.audio[event.context] = self.audio.get(event.context, b"") + event.audio
+        if event.kind == "refused":
+            self.refused.append(event.code)
+        return replace(event, audio=b"") if event.kind == "audio" else event
 
     async def until(self, kind: str) -> Heard:
-        while (heard := await self.hear()).kind != kind:
+        while (event := await self.hear()).kind != kind:
             pass
-        return heard
+        return event
 
     async def speak(self, *pieces: str, context: str = "c") -> bytes:
         """Says a text, and returns all of its audio."""
@@ -222,7 +222,7 @@ class talking:  # reads as a statement
 
 def tasks_left() -> list[str]:
     """Tasks of sockets and their contexts that are not over, in any loop of this process."""
-    tasks = [one for one in gc.get_objects() if type(one) is Task and not one.done()]
+    tasks = [task for task in gc.get_objects() if type(task) is Task and not task.done()]
     names = [getattr(task.get_coro(), "__qualname__", "") for task in tasks]
     return [name for name in names if name.startswith(("Context.", "Conversation", "ConversationSocket."))]
 

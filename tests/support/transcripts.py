@@ -123,24 +123,24 @@ async def _request(talk: Talk, headers: Headers, app: ASGIApp, scope: Scope, rec
 
 
 async def _socket(talk: Talk, headers: Headers, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    said: list[list[Any]] = []
-    talk["said"] = said
+    notes: list[list[Any]] = []
+    talk["said"] = notes
 
     async def hear() -> Message:
         message = await receive()
         if message["type"] == "websocket.receive":
-            said.append(["client", message.get("text")])
+            notes.append(["client", message.get("text")])
         return message
 
     async def say(message: Message) -> None:
         if message["type"] == "websocket.send":
             note = ["server", kind_of(message.get("text") or message["bytes"])]
-            if said[-1:] != [note]:
-                said.append(note)
+            if notes[-1:] != [note]:
+                notes.append(note)
         elif message["type"] == "websocket.close":
-            said.append(["close", message["code"]])
+            notes.append(["close", message["code"]])
         elif message["type"] == "websocket.http.response.start":
-            said.append(["refused", message["status"]])
+            notes.append(["refused", message["status"]])
         await send(message)
 
     await app(scope, hear, say)
@@ -177,7 +177,7 @@ def say_again(talk: Talk, servers: Servers) -> None:
 def _talk_again(talk: Talk, address: str, key: str) -> None:
     url = f"{address.replace('http', 'ws')}{talk['path']}?{talk['query']}"
     expected: Counter[str] = Counter()
-    heard: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     headers = {"Authorization": f"Token {key}"}
     if talk["said"][0][0] == "refused":
         with pytest.raises(InvalidStatus) as refusal, connect(url, additional_headers=headers):
@@ -185,28 +185,28 @@ def _talk_again(talk: Talk, address: str, key: str) -> None:
         assert refusal.value.response.status_code == talk["said"][0][1]
         return
     with connect(url, additional_headers=headers, max_size=None) as client:
-        for who, what in talk["said"]:
-            if who == "client":
-                _listen(client, heard, expected)
+        for side, content in talk["said"]:
+            if side == "client":
+                _listen(client, counts, expected)
                 with suppress(ConnectionClosed):  # as it was then, if the server has closed
-                    client.send(what)
-            elif who == "server":
-                expected[what] += 1
+                    client.send(content)
+            elif side == "server":
+                expected[content] += 1
             else:
                 with suppress(ConnectionClosed):
                     while True:
-                        heard[kind_of(client.recv(timeout=30))] += 1
-                assert client.close_code == what
-        _listen(client, heard, expected)
+                        counts[kind_of(client.recv(timeout=30))] += 1
+                assert client.close_code == content
+        _listen(client, counts, expected)
     controls = {name: count for name, count in expected.items() if not name.startswith("audio")}
-    assert {name: heard[name] for name in controls} == controls
-    assert set(heard) == set(expected)
+    assert {name: counts[name] for name in controls} == controls
+    assert set(counts) == set(expected)
 
 
-def _listen(client: ClientConnection, heard: Counter[str], expected: Counter[str]) -> None:
+def _listen(client: ClientConnection, counts: Counter[str], expected: Counter[str]) -> None:
     """Reads until everything expected was heard: audio at least once, all else as often as it was said."""
-    while any(heard[name] < (1 if name.startswith("audio") else count) for name, count in expected.items()):
-        heard[kind_of(client.recv(timeout=30))] += 1
+    while any(counts[name] < (1 if name.startswith("audio") else count) for name, count in expected.items()):
+        counts[kind_of(client.recv(timeout=30))] += 1
 
 
 def saved(scenario: str, talks: list[Talk]) -> None:

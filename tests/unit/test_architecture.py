@@ -112,26 +112,26 @@ CARD_LIBRARIES = {"Ray": "ray", "torch": "torch", "FastAPI": "fastapi", "numpy":
 @functools.cache
 def modules() -> dict[str, Path]:
     """Dotted name -> file."""
-    found = {}
+    paths = {}
     for top in TOPS:
         for path in sorted((ROOT / top).rglob("*.py")):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-            found[name.removesuffix(".__init__")] = path
-    return found
+            paths[name.removesuffix(".__init__")] = path
+    return paths
 
 
 @functools.cache
 def imports(name: str) -> frozenset[str]:
     """What a module imports: our modules by their full name, others as written."""
-    found = set()
+    names = set()
     for node in ast.walk(syntax_tree(modules()[name])):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name}: imports are absolute"
             full = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {one if one in modules() else str(node.module) for one in full}
-    return frozenset(found)
+            names |= {candidate if candidate in modules() else str(node.module) for candidate in full}
+    return frozenset(names)
 
 
 @functools.cache
@@ -144,12 +144,12 @@ def reached(name: str) -> dict[str, tuple[str, ...]]:
         module = todo.pop()
         parts = module.split(".")
         parents = {".".join(parts[:length]) for length in range(1, len(parts))} & modules().keys()
-        for wanted in imports(module) | parents:
-            if wanted not in modules():
-                libraries.setdefault(wanted.split(".")[0], (*ways[module], wanted))
-            elif wanted not in ways:
-                ways[wanted] = (*ways[module], wanted)
-                todo.append(wanted)
+        for target in imports(module) | parents:
+            if target not in modules():
+                libraries.setdefault(target.split(".")[0], (*ways[module], target))
+            elif target not in ways:
+                ways[target] = (*ways[module], target)
+                todo.append(target)
     return libraries
 
 
@@ -182,12 +182,12 @@ def summary_and_card(path: Path) -> tuple[str, dict[str, str]]:
 def test_every_arrow_points_down(top):
     upward = []
     for name in below(top):
-        for wanted in imports(name):
-            if wanted.split(".")[0] != top or name.split(".")[1:2] == wanted.split(".")[1:2]:
+        for target in imports(name):
+            if target.split(".")[0] != top or name.split(".")[1:2] == target.split(".")[1:2]:
                 continue
-            here, there = floor_of(name), floor_of(wanted)
+            here, there = floor_of(name), floor_of(target)
             if here is not None and there is not None and there >= here:
-                upward.append(f"{name} imports {wanted}")
+                upward.append(f"{name} imports {target}")
     assert not upward
 
 
@@ -198,7 +198,7 @@ def test_no_file_reaches_a_library_it_must_not(place):
     wrong = []
     for name in names:
         forbidden = NEVER_REACHED[place] - MAY_REACH.get(str(modules()[name].relative_to(ROOT)), set())
-        ours = {wanted.split(".")[0]: (name, wanted) for wanted in imports(name) if wanted in modules()}
+        ours = {target.split(".")[0]: (name, target) for target in imports(name) if target in modules()}
         wrong += [" -> ".join(way) for library, way in (reached(name) | ours).items() if library in forbidden]
     assert not wrong
 

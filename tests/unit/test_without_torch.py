@@ -282,8 +282,8 @@ def test_serving_on_a_cpu_needs_no_torch():
 def names_in(requirements: list[str]) -> set[str]:
     """The distributions of requirements, those of this project's own extras included."""
     parsed = [Requirement(line) for line in requirements]
-    inner = [extra for one in parsed if one.name == PROJECT["name"] for extra in one.extras]
-    names = {canonicalize_name(one.name) for one in parsed if one.name != PROJECT["name"]}
+    inner = [extra for requirement in parsed if requirement.name == PROJECT["name"] for extra in requirement.extras]
+    names = {canonicalize_name(requirement.name) for requirement in parsed if requirement.name != PROJECT["name"]}
     return names.union(*(names_in(PROJECT["optional-dependencies"][extra]) for extra in inner))
 
 
@@ -306,10 +306,10 @@ INSTALLED = cache(packages_distributions)  # it reads the metadata of every pack
 
 def distributions_of(module: str) -> set[str]:
     """Who installs it; of a namespace that many share, whoever is named after it the most."""
-    found = {canonicalize_name(name) for name in INSTALLED().get(module.split(".")[0], [])}
+    names = {canonicalize_name(name) for name in INSTALLED().get(module.split(".")[0], [])}
     parts = module.split(".")
     named = [canonicalize_name("-".join(parts[:length])) for length in range(len(parts), 1, -1)]
-    return next(({name} for name in named if name in found), found)
+    return next(({name} for name in named if name in names), names)
 
 
 def undeclared(source: str, tree: ast.Module) -> list[str]:
@@ -345,16 +345,17 @@ def test_what_is_not_declared_comes_with_what_is(name, by):
         for line in [*PROJECT["dependencies"], *(line for lines in PROJECT["optional-dependencies"].values() for line in lines)]
         if canonicalize_name((requirement := Requirement(line)).name) == canonicalize_name(by)
     ]
-    wanted = [Requirement(line) for line in requires(by) or []]
+    requirements = [Requirement(line) for line in requires(by) or []]
     environments = [{"extra": extra} for extra in ("", *declared.extras)]
     assert any(
-        canonicalize_name(one.name) == name and (one.marker is None or any(map(one.marker.evaluate, environments)))
-        for one in wanted
+        canonicalize_name(requirement.name) == name
+        and (requirement.marker is None or any(map(requirement.marker.evaluate, environments)))
+        for requirement in requirements
     )
 
 
 def traces_in(text: str) -> list[str]:
-    return [found[0] for pattern in TRACES for found in re.finditer(pattern, text)]
+    return [match[0] for pattern in TRACES for match in re.finditer(pattern, text)]
 
 
 def test_no_text_tells_where_it_was_made():
@@ -362,15 +363,15 @@ def test_no_text_tells_where_it_was_made():
     listed = subprocess.run([git, "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
     paths = [ROOT / name for name in listed.split("\0") if name and (ROOT / name).exists()]
     assert len(paths) > 300
-    found = {}
+    files = {}
     for path in paths:
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue  # weights, pictures
         if traces := traces_in(text):
-            found[str(path.relative_to(ROOT))] = traces
-    assert not found
+            files[str(path.relative_to(ROOT))] = traces
+    assert not files
 
 
 def test_no_tools_cache_is_committed():

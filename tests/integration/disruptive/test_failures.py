@@ -32,13 +32,13 @@ def test_a_listener_hears_a_pause_when_the_acoustic_replica_is_killed(cluster: C
     twin = requests.post(cluster.url("/v1/audio/speech"), json=body, timeout=120).content
     reply = requests.post(cluster.url("/v1/audio/speech"), json=body, stream=True, timeout=120)
     pieces = reply.iter_content(4096)
-    heard = [next(pieces)]
+    audio = [next(pieces)]
     assert reply.status_code == 200
     killed = cluster.kill_replica("chattts", "AcousticModel")
     died = time.monotonic()
-    heard += pieces
+    audio += pieces
     paused_s = time.monotonic() - died
-    assert b"".join(heard) == twin
+    assert b"".join(audio) == twin
     for name in ("fail_overs_total", "repeated_steps_total", "fail_over_seconds_count"):
         wait_until(lambda name=name: total(scrape(cluster), name=f"ray_chattts_{name}") > 0, EXPORT_TIMEOUT_S)
     statuses = set()
@@ -131,11 +131,11 @@ def say(cluster: Cluster, text: str, seed: int) -> requests.Response:
 
 def test_a_death_before_the_first_audio_is_not_heard_and_a_deadly_request_ends_two_replicas_at_most(fragile: Cluster):
     text = f"Words that are {FRAGILE} follow one another, and the rest is like every other sentence."
-    heard = say(fragile, text, 11)
-    assert heard.status_code == 200, heard.text
+    reply = say(fragile, text, 11)
+    assert reply.status_code == 200, reply.text
     assert len(deaths(fragile)) == 1, "a replica died of it"
     assert fragile.health(ROUTE)["breakers"]["acoustic"]["retries"] >= 1
-    assert say(fragile, text, 11).content == heard.content, "what was heard is what a replica that lives makes"
+    assert say(fragile, text, 11).content == reply.content, "what was heard is what a replica that lives makes"
     assert len(deaths(fragile)) == 1
 
     wait_until(lambda: len(fragile.replicas("fragile", "AcousticModel")) == 2, 60.0)
@@ -165,31 +165,31 @@ TIMEOUT_S = 240.0  # a lease has to run out after each death of the ingress
 def job(cluster: Cluster) -> str:
     """The address of a new job."""
     jobs = cluster.url("/v1/audio/jobs")
-    made = requests.post(jobs, json={"input": BOOK, "seed": 3, "response_format": "flac"}, timeout=30)
-    assert made.status_code == 202, made.text
-    return f"{jobs}/{made.json()['id']}"
+    reply = requests.post(jobs, json={"input": BOOK, "seed": 3, "response_format": "flac"}, timeout=30)
+    assert reply.status_code == 202, reply.text
+    return f"{jobs}/{reply.json()['id']}"
 
 
-def progress(one: str) -> dict[str, Any]:
+def progress(url: str) -> dict[str, Any]:
     """The job once the service answers; it may be away for a moment."""
     while True:
         with contextlib.suppress(requests.RequestException, ValueError):
-            reply = requests.get(one, timeout=10)
+            reply = requests.get(url, timeout=10)
             if reply.status_code == 200:
-                found: dict[str, Any] = reply.json()
-                return found
+                document: dict[str, Any] = reply.json()
+                return document
         time.sleep(0.1)
 
 
-def done(one: str) -> int:
-    found = progress(one)
-    assert found["status"] in ("queued", "running", "succeeded"), found
-    return int(found["progress"]["done"])
+def done(url: str) -> int:
+    document = progress(url)
+    assert document["status"] in ("queued", "running", "succeeded"), document
+    return int(document["progress"]["done"])
 
 
-def audio(one: str) -> bytes:
-    wait_until(lambda: progress(one)["status"] == "succeeded", TIMEOUT_S)
-    return requests.get(f"{one}/audio", timeout=60).content
+def audio(url: str) -> bytes:
+    wait_until(lambda: progress(url)["status"] == "succeeded", TIMEOUT_S)
+    return requests.get(f"{url}/audio", timeout=60).content
 
 
 def test_a_job_survives_the_death_of_every_process_with_the_same_bytes(cluster: Cluster, capsys):
@@ -200,15 +200,15 @@ def test_a_job_survives_the_death_of_every_process_with_the_same_bytes(cluster: 
         wait_until(lambda deployment=deployment: len(cluster.replicas("chattts", deployment)) == 1, 60.0)
         died_at.append(done(disturbed))
         cluster.kill_replica("chattts", deployment)
-    heard = audio(disturbed)
+    samples = audio(disturbed)
     assert died_at[-1] < PARTS, "every death came in the middle"
     with capsys.disabled():
         print(f"\n  killed after {died_at} of {PARTS} parts")
     requests.delete(cluster.url("/v1/audio/speech/cache"), timeout=30).raise_for_status()
     undisturbed = job(cluster)
-    assert audio(undisturbed) == heard
-    for one in (disturbed, undisturbed):
-        assert requests.delete(one, timeout=30).status_code == 204
+    assert audio(undisturbed) == samples
+    for url in (disturbed, undisturbed):
+        assert requests.delete(url, timeout=30).status_code == 204
 
 
 # The ingress dies while somebody listens: the rest is asked for, and is the rest to the byte. Late: it breaks the cluster.
@@ -223,7 +223,7 @@ def kill_ingress(cluster: Cluster) -> None:
 
 def kill_proxy(cluster: Cluster) -> None:
     """Serve's own HTTP server."""
-    (pid,) = [int(one) for one in os.listdir("/proc") if one.isdigit() and is_proxy(cluster, int(one))]
+    (pid,) = [int(name) for name in os.listdir("/proc") if name.isdigit() and is_proxy(cluster, int(name))]
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not is_proxy(cluster, pid), 5.0)
 
@@ -249,29 +249,29 @@ def goes_on(cluster: Cluster, kill: Callable[[Cluster], None], container: str, *
     url, key = cluster.url("/v1/audio/speech"), {"Idempotency-Key": f"{kill.__name__}-{container}"}
     twin = requests.post(url, json=body, timeout=120).content
     reply = requests.post(url, json=body, headers=key if by_key else {}, stream=True, timeout=120)
-    heard = b""
+    received = b""
     killed = False
     with suppress(requests.RequestException):
         for piece in reply.iter_content(4096):
-            heard += piece
+            received += piece
             if not killed:
                 kill(cluster)
                 killed = True
     assert killed
-    assert 0 < len(heard) < len(twin), "the body was cut"
+    assert 0 < len(received) < len(twin), "the body was cut"
     wait_until(lambda: is_ready(cluster.url()), 120.0)
     named = key if by_key else {"X-Resume": reply.headers["X-Resume"]}
-    digest = {"X-Resume-Digest": hashlib.sha256(heard).hexdigest()}
-    rest = requests.post(url, json=body, headers={**named, **digest, "Range": f"bytes={len(heard)}-"}, timeout=120)
+    digest = {"X-Resume-Digest": hashlib.sha256(received).hexdigest()}
+    rest = requests.post(url, json=body, headers={**named, **digest, "Range": f"bytes={len(received)}-"}, timeout=120)
     assert rest.status_code == 206, rest.text
-    assert heard + rest.content == twin
+    assert received + rest.content == twin
 
 
 @pytest.mark.parametrize("kill", [kill_ingress, kill_proxy])
 def test_say_goes_on_by_itself(cluster: Cluster, kill: Callable[[Cluster], None], capsys):
     text = "".join(map(TEXT.format, range(16)))
     twin = say_live(cluster.url(), text)
-    heard = twin.stdout.read()
+    whole = twin.stdout.read()
     assert twin.wait(60) == 0
     saying = say_live(cluster.url(), text)
     begun = saying.stdout.read(48_000)
@@ -280,8 +280,8 @@ def test_say_goes_on_by_itself(cluster: Cluster, kill: Callable[[Cluster], None]
     begun += saying.stdout.read()
     took_s = time.monotonic() - died
     assert saying.wait(60) == 0, saying.stderr.read()
-    assert begun == heard
-    said = saying.stderr.read().decode()
-    assert said, "it was told of the lost connection"
+    assert begun == whole
+    messages = saying.stderr.read().decode()
+    assert messages, "it was told of the lost connection"
     with capsys.disabled():
-        print(f"\n  {kill.__name__}: {said.splitlines()[0]}; all said {took_s:.1f} s after it")
+        print(f"\n  {kill.__name__}: {messages.splitlines()[0]}; all said {took_s:.1f} s after it")

@@ -108,8 +108,8 @@ def test_an_ingress_that_hangs_is_replaced(cluster: Cluster, capsys):
 
 
 def restarts(cluster: Cluster) -> int:
-    found: int = sum(replica["restarts"] for replica in cluster.health()["text"])
-    return found
+    count: int = sum(replica["restarts"] for replica in cluster.health()["text"])
+    return count
 
 
 def test_a_text_worker_that_is_killed_is_replaced_and_no_request_fails_of_it(cluster: Cluster):
@@ -158,8 +158,8 @@ def test_one_of_two_replicas_that_hangs_hides_no_other_and_the_only_version_is_p
     deploy(two)
     try:
         wait_until(lambda: len(cluster.health()["vocoder"]) == 2, BACK_S)
-        one, other = cluster.replicas("chattts", "Vocoder")
-        with stopped(one):
+        first, other = cluster.replicas("chattts", "Vocoder")
+        with stopped(first):
             wait_until(lambda: len(cluster.health()["vocoder"]) == 1, BACK_S)
             assert why_not_ready(cluster) == ""
             assert state() == "in_service"
@@ -183,15 +183,15 @@ SPOKEN = {"input": LONG[:1500], "response_format": "pcm", "seed": 3, "deadline_m
 def document(**engine: Any) -> dict[str, Any]:
     """Two acoustic replicas, a GPU each."""
     small = {"engine": {"slots": 4, "threads": 1, **engine}}
-    made = document_of("dev.yaml", app="gpus", route=ROUTE, pipeline=small, limits={"first_audio_timeout_s": 120.0})
-    application = made["applications"][0]
+    config = document_of("dev.yaml", app="gpus", route=ROUTE, pipeline=small, limits={"first_audio_timeout_s": 120.0})
+    application = config["applications"][0]
     application["import_path"] = "tests.support.failing_replicas:failing_gpus"
     for deployment in application["deployments"]:
         deployment["ray_actor_options"]["num_cpus"] = 0.1
         if deployment["name"] == "AcousticModel":
             deployment |= {"num_replicas": 2, "max_surge_percent": 50}
             deployment["ray_actor_options"]["num_gpus"] = 1
-    return made
+    return config
 
 
 @pytest.fixture
@@ -220,14 +220,14 @@ def test_a_gpu_that_fails_in_a_step_ends_its_replica_and_no_listener_hears_it(
     twin = speak(cluster)
     assert twin.status_code == 200
     before, earlier = set(replicas(cluster)), len(hits())
-    (one, other) = (stats["gpus"][0] for stats in cluster.health(ROUTE)["acoustic"])
-    assert one != other
-    plan_faults({str(one): fault})
+    (first, other) = (stats["gpus"][0] for stats in cluster.health(ROUTE)["acoustic"])
+    assert first != other
+    plan_faults({str(first): fault})
     began = time.monotonic()
     while len(hits()) == earlier:  # the router picks a replica; sooner or later it is that one
         assert time.monotonic() - began < LOADED_S, "the fault never happened"
-        heard = speak(cluster)
-        assert (heard.status_code, heard.content == twin.content) == (200, True)
+        reply = speak(cluster)
+        assert (reply.status_code, reply.content == twin.content) == (200, True)
     failed = time.monotonic()
     assert hits()[earlier] == fault
     wait_until(lambda: before - set(replicas(cluster)), 60.0)

@@ -74,25 +74,25 @@ def speak(cluster: Cluster, **fields: Any) -> requests.Response:
 @contextmanager
 def talking(cluster: Cluster) -> Iterator[list[tuple[int, bytes]]]:
     """Clients that speak one request after the other, from before an update until after it."""
-    heard: list[tuple[int, bytes]] = []
+    replies: list[tuple[int, bytes]] = []
     over = threading.Event()
 
     def client() -> None:
         while not over.is_set():
             try:
                 reply = speak(cluster)
-                heard.append((reply.status_code, reply.content))
+                replies.append((reply.status_code, reply.content))
             except requests.RequestException as error:
-                heard.append((0, repr(error).encode()))
+                replies.append((0, repr(error).encode()))
 
     threads = [threading.Thread(target=client) for _ in range(CLIENTS)]
     for thread in threads:
         thread.start()
     try:
-        wait_until(lambda: len(heard) >= CLIENTS, UPDATE_S)
-        yield heard
-        so_far = len(heard)
-        wait_until(lambda: len(heard) >= so_far + 2 * CLIENTS, UPDATE_S)
+        wait_until(lambda: len(replies) >= CLIENTS, UPDATE_S)
+        yield replies
+        so_far = len(replies)
+        wait_until(lambda: len(replies) >= so_far + 2 * CLIENTS, UPDATE_S)
     finally:
         over.set()
         for thread in threads:
@@ -129,11 +129,11 @@ def test_no_request_fails_while_everything_is_replaced(
         # The same numbers under another name: the audio must not change, the processes must.
         shutil.copytree(demo_root, tmp_path / "weights")
         document = version(pipeline={"checkpoint": str(tmp_path / "weights")})
-    with talking(cluster) as heard:
+    with talking(cluster) as replies:
         update(document)
         wait_until(lambda: replicas(cluster) and not replicas(cluster) & before, UPDATE_S)
-    assert {status for status, _ in heard} == {200}
-    assert {audio for _, audio in heard} == {expected.content}
+    assert {status for status, _ in replies} == {200}
+    assert {audio for _, audio in replies} == {expected.content}
     if changed == "configuration":
         assert speak(cluster, input="x" * 300).status_code != 200, "the new limit counts"
 
@@ -146,7 +146,7 @@ def test_no_request_fails_while_the_code_is_replaced(
     expected = speak(cluster)
     assert expected.status_code == 200
     offered = source(cluster)
-    with talking(cluster) as heard:
+    with talking(cluster) as replies:
         update(version(code=install(tmp_path / "two", "two")))
         wait_until(lambda: releases(cluster) == {"two"}, UPDATE_S)
         assert source(cluster) != offered, "the ingress is new as well"
@@ -156,8 +156,8 @@ def test_no_request_fails_while_the_code_is_replaced(
         assert replicas(cluster) == before, "an unchanged file is no update to Serve"
         update(version(code=tmp_path / "two", limits={"max_text_chars": 4001}))
         wait_until(lambda: releases(cluster) == {"three"}, UPDATE_S)
-    assert {status for status, _ in heard} == {200}
-    assert {audio for _, audio in heard} == {expected.content}
+    assert {status for status, _ in replies} == {200}
+    assert {audio for _, audio in replies} == {expected.content}
 
 
 def test_a_stream_is_heard_to_its_end_while_its_replicas_are_taken_away(
@@ -168,12 +168,12 @@ def test_a_stream_is_heard_to_its_end_while_its_replicas_are_taken_away(
     whole = speak(cluster, **long)
     with requests.post(cluster.url(f"{ROUTE}/v1/audio/speech"), json=BODY | long, stream=True, timeout=300) as reply:
         pieces = reply.iter_content(4096)
-        heard = next(pieces)
+        audio = next(pieces)
         before = replicas(cluster)
         update(copy.deepcopy(version(limits={"max_text_chars": 4000})))
         wait_until(lambda: replicas(cluster) and not replicas(cluster) & before, UPDATE_S)
-        heard += b"".join(pieces)
-    assert heard == whole.content
+        audio += b"".join(pieces)
+    assert audio == whole.content
 
 
 def test_a_conversation_is_told_to_come_back_and_loses_nothing_that_was_flushed(
@@ -182,12 +182,12 @@ def test_a_conversation_is_told_to_come_back_and_loses_nothing_that_was_flushed(
     update(version())
     expected, parts = speak(cluster).content, 3
     with talk(cluster) as silent, talk(cluster) as client, ThreadPoolExecutor() as pool:
-        heard = begun(client)
+        events = begun(client)
         updated = pool.submit(update, version(limits={"max_text_chars": 3999}))
         with suppress(ConnectionClosed):
             while True:
-                heard.append(json.loads(client.recv(timeout=UPDATE_S)))
-                kinds = [message["type"] for message in heard]
+                events.append(json.loads(client.recv(timeout=UPDATE_S)))
+                kinds = [message["type"] for message in events]
                 if "going_away" not in kinds and kinds.count("finished") > parts - 3:
                     say_part(client)
                     parts += 1
@@ -196,7 +196,7 @@ def test_a_conversation_is_told_to_come_back_and_loses_nothing_that_was_flushed(
             silent.recv(timeout=UPDATE_S)
         updated.result()
     assert "finished" in kinds[kinds.index("going_away") :], "it is told before the end, while there is time"
-    assert audio_of(heard) == parts * expected, "what was flushed is spoken to its end"
+    assert audio_of(events) == parts * expected, "what was flushed is spoken to its end"
     assert client.close_code == silent.close_code == 1001
 
 
@@ -207,49 +207,51 @@ def test_a_conversation_goes_on_while_the_acoustic_model_alone_is_replaced(
     update(version())
     expected = speak(cluster).content
     with talk(cluster) as client, ThreadPoolExecutor() as pool:
-        heard = begun(client)
+        events = begun(client)
         before = {stats["replica"] for stats in cluster.health(ROUTE)["acoustic"]}
         document = version()
-        (acoustic,) = [one for one in document["applications"][0]["deployments"] if one["name"] == "AcousticModel"]
+        (acoustic,) = [
+            deployment for deployment in document["applications"][0]["deployments"] if deployment["name"] == "AcousticModel"
+        ]
         acoustic["ray_actor_options"] = {"num_cpus": 0.11}
         updated = pool.submit(update, document)
         parts = 3
         while not updated.done() or parts == 3:
             say_part(client)
             parts += 1
-            while [message["type"] for message in heard].count("finished") < parts:
-                heard.append(json.loads(client.recv(timeout=UPDATE_S)))
+            while [message["type"] for message in events].count("finished") < parts:
+                events.append(json.loads(client.recv(timeout=UPDATE_S)))
         updated.result()
         assert not before & {stats["replica"] for stats in cluster.health(ROUTE)["acoustic"]}
-    assert "going_away" not in {message["type"] for message in heard}
-    assert audio_of(heard) == parts * expected
+    assert "going_away" not in {message["type"] for message in events}
+    assert audio_of(events) == parts * expected
 
 
 def test_home_assistant_notices_no_update(cluster: Cluster, update: Callable[[dict[str, Any]], None]):
     """Each message has a connection of its own, and none of them is refused or cut."""
     port = free_port()
     update(version(wyoming={"port": port}))
-    heard: list[bytes | None] = []
+    replies: list[bytes | None] = []
     over = threading.Event()
 
     def client() -> None:
         while not over.is_set():
-            heard.append(asyncio.run(home_assistant_reads(port, BODY["input"], None)))
+            replies.append(asyncio.run(home_assistant_reads(port, BODY["input"], None)))
 
     before = replicas(cluster)
     with ThreadPoolExecutor(CLIENTS) as pool:
         clients = [pool.submit(client) for _ in range(CLIENTS)]
         try:
-            wait_until(lambda: len(heard) >= CLIENTS, UPDATE_S)
+            wait_until(lambda: len(replies) >= CLIENTS, UPDATE_S)
             update(version(wyoming={"port": port}, limits={"max_text_chars": 3998}))
             wait_until(lambda: replicas(cluster) and not replicas(cluster) & before, UPDATE_S)
-            so_far = len(heard)
-            wait_until(lambda: len(heard) >= so_far + 2 * CLIENTS, UPDATE_S)
+            so_far = len(replies)
+            wait_until(lambda: len(replies) >= so_far + 2 * CLIENTS, UPDATE_S)
         finally:
             over.set()
-        for one in clients:
-            one.result()
-    assert all(spoken and len(spoken) > 10_000 for spoken in heard)
+        for future in clients:
+            future.result()
+    assert all(spoken and len(spoken) > 10_000 for spoken in replies)
 
 
 def talk(cluster: Cluster) -> ClientConnection:
@@ -263,10 +265,10 @@ def begun(client: ClientConnection) -> list[dict[str, Any]]:
     client.send(json.dumps({"type": "open", "speech": speech, "lead_s": 0}))
     for _ in range(3):
         say_part(client)
-    heard = [json.loads(client.recv(timeout=240))]
-    while heard[-1]["type"] != "audio":
-        heard.append(json.loads(client.recv(timeout=240)))
-    return heard
+    events = [json.loads(client.recv(timeout=240))]
+    while events[-1]["type"] != "audio":
+        events.append(json.loads(client.recv(timeout=240)))
+    return events
 
 
 def say_part(client: ClientConnection) -> None:
@@ -274,5 +276,5 @@ def say_part(client: ClientConnection) -> None:
     client.send(json.dumps({"type": "flush"}))
 
 
-def audio_of(heard: list[dict[str, Any]]) -> bytes:
-    return b"".join(base64.b64decode(message["audio"]) for message in heard if message["type"] == "audio")
+def audio_of(events: list[dict[str, Any]]) -> bytes:
+    return b"".join(base64.b64decode(message["audio"]) for message in events if message["type"] == "audio")

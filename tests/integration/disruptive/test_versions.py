@@ -29,8 +29,8 @@ def document(folder: Path | None, user_config: dict[str, Any]) -> dict[str, Any]
     """configs/dev.yaml with a second version beside the first; None: without it."""
     models: dict[str, Any] = {V1: {}} if folder is None else {V1: {}, V2: {"checkpoint": str(folder)}}
     limits = {"first_audio_timeout_s": 240.0, "chunk_timeout_s": 240.0}  # replicas that start take the cores
-    made = document_of("dev.yaml", app="versions", route=ROUTE, models=models, limits=limits)
-    application = made["applications"][0]
+    config = document_of("dev.yaml", app="versions", route=ROUTE, models=models, limits=limits)
+    application = config["applications"][0]
     by_name = {deployment["name"]: deployment for deployment in application["deployments"]}
     application["deployments"] = [
         {**by_name["Ingress"], "user_config": user_config},
@@ -39,7 +39,7 @@ def document(folder: Path | None, user_config: dict[str, Any]) -> dict[str, Any]
     ]
     for deployment in application["deployments"]:
         deployment |= {"ray_actor_options": {"num_cpus": 0.1}, "max_surge_percent": 100, "graceful_shutdown_timeout_s": 60}
-    return made
+    return config
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def speak(cluster: Cluster, model: str = "chattts", **fields: Any) -> requests.R
 @contextmanager
 def asking(cluster: Cluster) -> Iterator[list[tuple[str, requests.Response]]]:
     """Twenty listeners, one after the other, again and again: who, and what they got."""
-    heard: list[tuple[str, requests.Response]] = []
+    replies: list[tuple[str, requests.Response]] = []
     over = threading.Event()
 
     def keep_asking() -> None:
@@ -79,40 +79,40 @@ def asking(cluster: Cluster) -> Iterator[list[tuple[str, requests.Response]]]:
         while not over.is_set():
             number += 1
             user = f"u{number % 20}"
-            heard.append((user, speak(cluster, user=user)))
+            replies.append((user, speak(cluster, user=user)))
 
     thread = threading.Thread(target=keep_asking)
     thread.start()
     try:
-        yield heard
+        yield replies
     finally:
         over.set()
         thread.join(60)
 
 
 def state(cluster: Cluster) -> dict[str, Any]:
-    found: dict[str, Any] = cluster.health(ROUTE)["versions"]
-    return found
+    versions: dict[str, Any] = cluster.health(ROUTE)["versions"]
+    return versions
 
 
 def test_two_versions_side_by_side_and_no_request_fails_while_weights_move(cluster: Cluster, versions: Any):
-    one, other = (speak(cluster, version) for version in (V1, V2))
-    assert (one.status_code, other.status_code) == (200, 200)
-    assert one.content != other.content, "two models, two voices"
-    assert (one.headers["X-Model-Version"], other.headers["X-Model-Version"]) == (V1, V2)
-    assert speak(cluster).content == one.content
+    first, other = (speak(cluster, version) for version in (V1, V2))
+    assert (first.status_code, other.status_code) == (200, 200)
+    assert first.content != other.content, "two models, two voices"
+    assert (first.headers["X-Model-Version"], other.headers["X-Model-Version"]) == (V1, V2)
+    assert speak(cluster).content == first.content
 
     pids = cluster.replicas("versions", "")
     with asking(cluster) as replies:
         versions(weights={V1: 1, V2: 1})
         wait_until(lambda: state(cluster)[V2]["share"] == 0.5, 30.0)
-        heard = {user: speak(cluster, user=user).headers["X-Model-Version"] for user in map(str, range(12))}
-        assert set(heard.values()) == {V1, V2}
-        assert all(speak(cluster, user=user).headers["X-Model-Version"] == version for user, version in heard.items())
+        answers = {user: speak(cluster, user=user).headers["X-Model-Version"] for user in map(str, range(12))}
+        assert set(answers.values()) == {V1, V2}
+        assert all(speak(cluster, user=user).headers["X-Model-Version"] == version for user, version in answers.items())
         versions(weights={V2: 1})
         wait_until(lambda: state(cluster)[V2]["share"] == 1.0, 30.0)
     assert {reply.status_code for _, reply in replies} == {200}
-    assert {reply.content for _, reply in replies} == {one.content, other.content}
+    assert {reply.content for _, reply in replies} == {first.content, other.content}
     assert set(pids) <= set(cluster.replicas("versions", "")), "nothing was restarted"
 
     listed = {card["id"]: card for card in requests.get(cluster.url(f"{ROUTE}/v1/models"), timeout=10).json()["data"]}

@@ -57,19 +57,19 @@ def elastic(started: Cluster) -> Iterator[Cluster]:
 @contextmanager
 def talking(cluster: Cluster, clients: int) -> Iterator[list[tuple[int, bytes]]]:
     """So many clients speak one after the other; yields what they have heard so far."""
-    heard: list[tuple[int, bytes]] = []
+    replies: list[tuple[int, bytes]] = []
     over = threading.Event()
 
     def client() -> None:
         while not over.is_set():
             reply = requests.post(cluster.url(f"{ROUTE}/v1/audio/speech"), json=BODY, timeout=200)
-            heard.append((reply.status_code, reply.content))
+            replies.append((reply.status_code, reply.content))
 
     threads = [threading.Thread(target=client) for _ in range(clients)]
     for thread in threads:
         thread.start()
     try:
-        yield heard
+        yield replies
     finally:
         over.set()
         for thread in threads:
@@ -79,26 +79,26 @@ def talking(cluster: Cluster, clients: int) -> Iterator[list[tuple[int, bytes]]]
 def test_replicas_come_with_the_work_and_go_after_it_and_nothing_is_lost(elastic: Cluster, capsys):
     assert (running("AcousticModel"), running("Vocoder")) == (1, 1)
     began = time.monotonic()
-    with talking(elastic, CLIENTS) as heard:
+    with talking(elastic, CLIENTS) as replies:
         wait_until(lambda: running("AcousticModel") == running("Vocoder") == 2, GROWTH_S)
         grown_s = time.monotonic() - began
-        so_far = len(heard)
-        wait_until(lambda: len(heard) > so_far + CLIENTS, GROWTH_S)
+        so_far = len(replies)
+        wait_until(lambda: len(replies) > so_far + CLIENTS, GROWTH_S)
     began = time.monotonic()
     wait_until(lambda: running("AcousticModel") == running("Vocoder") == 1, GROWTH_S)
     shrunk_s = time.monotonic() - began
     with capsys.disabled():
-        print(f"\n  two replicas after {grown_s:.1f} s of load, one {shrunk_s:.1f} s after it, {len(heard)} replies")
-    assert {status for status, _ in heard} == {200}
-    assert len({audio for _, audio in heard}) == 1, "the same seed is the same audio on every replica"
-    assert len(heard[0][1]) > 10_000
+        print(f"\n  two replicas after {grown_s:.1f} s of load, one {shrunk_s:.1f} s after it, {len(replies)} replies")
+    assert {status for status, _ in replies} == {200}
+    assert len({audio for _, audio in replies}) == 1, "the same seed is the same audio on every replica"
+    assert len(replies[0][1]) > 10_000
 
 
 def test_what_the_policy_sees_is_exported(elastic: Cluster):
     def names() -> set[tuple[str, str]]:
         samples = scrape(elastic)
-        wanted = ("ray_chattts_utilisation", "ray_chattts_backlog_seconds")
-        return {(name, tags["deployment"]) for name in wanted for tags, _ in samples.get(name, [])}
+        metrics = ("ray_chattts_utilisation", "ray_chattts_backlog_seconds")
+        return {(name, tags["deployment"]) for name in metrics for tags, _ in samples.get(name, [])}
 
     wait_until(lambda: len(names()) == 6, 40.0)
     assert {deployment for _, deployment in names()} == {"TextNormalizer", "AcousticModel", "Vocoder"}

@@ -46,8 +46,8 @@ def test_acoustic_replicas_and_the_vocoder_get_gpus_of_their_own(cluster: Cluste
         assert len({own[0] for own in gpus}) == 3
         before = {stats["replica"]: stats["steps"] for stats in health["acoustic"]}
         with ThreadPoolExecutor(8) as pool:
-            heard = list(pool.map(lambda _: speak_there(cluster), range(16)))
-        assert set(heard) == {speak_there(cluster)}, "whichever replica decodes it, a seed is the same audio"
+            streams = list(pool.map(lambda _: speak_there(cluster), range(16)))
+        assert set(streams) == {speak_there(cluster)}, "whichever replica decodes it, a seed is the same audio"
         after = {stats["replica"]: stats["steps"] for stats in cluster.health(PLACED)["acoustic"]}
         assert all(after[replica] > steps for replica, steps in before.items()), "both replicas spoke"
     finally:
@@ -64,7 +64,7 @@ def beside(started: Cluster) -> Iterator[Cluster]:
     first["http_options"]["port"] = started.port
     second = document_of("dev.yaml", app="beside", route=ROUTE, pipeline={"vocoder": {"placement": "with_acoustic"}})
     application = second["applications"][0]
-    application["deployments"] = [one for one in application["deployments"] if one["name"] != "Vocoder"]
+    application["deployments"] = [deployment for deployment in application["deployments"] if deployment["name"] != "Vocoder"]
     deploy(first, second)
     yield started
     deploy(first)

@@ -90,20 +90,20 @@ def test_who_is_refused_while_it_wakes_is_told_when_to_come_back_and_is_then_ser
         time.sleep(0.5)
     woken_s = time.monotonic() - began
     assert speak(asleep, **PATIENT).status_code == 200
-    assert {one["state"] for one in asleep.health(ROUTE)["breakers"].values()} == {"closed"}
+    assert {breaker["state"] for breaker in asleep.health(ROUTE)["breakers"].values()} == {"closed"}
     with capsys.disabled():
         print(f"\n  refused after {refused_s:.3f} s, awake after {woken_s:.1f} s")
 
 
 def test_who_has_the_time_waits_and_hears_the_same_bytes(asleep: Cluster):
-    heard: list[requests.Response] = []
-    clients = [threading.Thread(target=lambda: heard.append(speak(asleep, **PATIENT))) for _ in range(3)]
+    replies: list[requests.Response] = []
+    clients = [threading.Thread(target=lambda: replies.append(speak(asleep, **PATIENT))) for _ in range(3)]
     for client in clients:
         client.start()
     for client in clients:
         client.join()
-    assert [reply.status_code for reply in heard] == [200, 200, 200], [reply.text[:200] for reply in heard]
-    assert {reply.content for reply in heard} == {speak(asleep, **PATIENT).content}
+    assert [reply.status_code for reply in replies] == [200, 200, 200], [reply.text[:200] for reply in replies]
+    assert {reply.content for reply in replies} == {speak(asleep, **PATIENT).content}
 
 
 def test_a_text_is_read_once_its_stage_is_awake_and_the_others_sleep_on(asleep: Cluster):
@@ -117,9 +117,9 @@ def test_a_text_is_read_once_its_stage_is_awake_and_the_others_sleep_on(asleep: 
 
 def test_a_job_wakes_the_service_and_is_spoken(asleep: Cluster):
     jobs = asleep.url(f"{ROUTE}/v1/audio/jobs")
-    made = requests.post(jobs, json={"input": "A job waits, and then it is spoken.", "seed": 3}, timeout=30)
-    assert made.status_code in (200, 201, 202), made.text
-    job = f"{jobs}/{made.json()['id']}"
+    reply = requests.post(jobs, json={"input": "A job waits, and then it is spoken.", "seed": 3}, timeout=30)
+    assert reply.status_code in (200, 201, 202), reply.text
+    job = f"{jobs}/{reply.json()['id']}"
     wait_until(lambda: requests.get(job, timeout=30).json()["status"] in ("succeeded", "failed"), CHANGE_S)
     assert requests.get(job, timeout=30).json()["status"] == "succeeded"
     assert is_awake(asleep)

@@ -113,10 +113,10 @@ def test_while_redis_is_away_keys_go_on_and_the_metric_says_so(
     cluster: Cluster, redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
 ):
     def alone() -> float:
-        (found,) = [
+        (sample,) = [
             value for tags, value in scrape(cluster).get("ray_chattts_quotas_unshared", []) if tags["application"] == "keyed"
         ]
-        return found
+        return sample
 
     with keyed(cluster, redis_server.url):
         key = make_key(capsys, redis_server.url, "--requests-per-s", "0.001", "--burst", "4")
@@ -137,22 +137,22 @@ def test_a_store_that_is_damaged_at_the_start_or_lost_later_opens_nothing(cluste
     store = Path(os.environ["RAY_TMPDIR"]) / "damaged.sqlite"
     store.write_bytes(os.urandom(20_000))
 
-    def said() -> tuple[int, str]:
+    def answer() -> tuple[int, str]:
         reply = speak(cluster, None)
         return reply.status_code, "" if reply.ok else reply.json()["error"]["message"]
 
     with keyed(cluster, str(store)):
-        assert said() == (503, "the keys could not be read yet (keys.store); /health and the log say why")
+        assert answer() == (503, "the keys could not be read yet (keys.store); /health and the log say why")
         problems = cluster.health(ROUTE)["stores"]
         assert set(problems) == {"keys", "voices", "lexicons", "purges of the cache"}
         for problem in problems.values():
             assert "file is not a database; restore it from a backup, or move it away" in problem
             assert str(store) not in problem, "whoever asks /health needs no key"
         store.unlink()
-        wait_until(lambda: said() == (200, ""), 30.0)
+        wait_until(lambda: answer() == (200, ""), 30.0)
         assert cluster.health(ROUTE)["stores"] == {}
         make_key(capsys, str(store))
-        wait_until(lambda: said()[0] == 401, 30.0)
+        wait_until(lambda: answer()[0] == 401, 30.0)
         store.unlink()
         cluster.kill_replica("keyed", "Ingress")
 
@@ -181,8 +181,8 @@ class Observed:
     cluster: Cluster
     collector: Collector
 
-    def call(self, method: str, path: str, **sent: Any) -> requests.Response:
-        return requests.request(method, self.cluster.url(f"{OBSERVED}{path}"), timeout=60, **sent)
+    def call(self, method: str, path: str, **options: Any) -> requests.Response:
+        return requests.request(method, self.cluster.url(f"{OBSERVED}{path}"), timeout=60, **options)
 
     def speak(self, request_id: str = "", **fields: Any) -> requests.Response:
         body = {"input": "Hello there.", "response_format": "pcm", "seed": 5, **fields}
@@ -264,20 +264,20 @@ def test_two_json_lines_a_request_and_none_a_step(observed: Observed):
 
 
 def test_nothing_of_what_was_said_is_in_a_log_a_trace_or_a_metric(observed: Observed, tmp_path: Path):
-    said = f"{CANARY} sings."
+    text = f"{CANARY} sings."
     ssml = f"<speak>{CANARY} <sub alias='{CANARY}'>x</sub></speak>"
     statuses = [
-        observed.speak("canary-1", input=said, user=CANARY, lexicon={"x": CANARY}).status_code,
-        observed.speak(input=said, stream=False, response_format="mp3", refine=True).status_code,
+        observed.speak("canary-1", input=text, user=CANARY, lexicon={"x": CANARY}).status_code,
+        observed.speak(input=text, stream=False, response_format="mp3", refine=True).status_code,
         observed.speak(input=ssml, input_type="ssml").status_code,
         observed.call("PUT", f"/v1/lexicons/{CANARY.lower()}", json={"entries": {"word": CANARY}}).status_code,
         observed.speak(lexicon=[CANARY.lower()], input="A word.").status_code,
-        observed.call("POST", "/v1/text/normalize", json={"input": said}).status_code,
-        observed.call("POST", "/v1/audio/speech/plan", json={"input": said}).status_code,
+        observed.call("POST", "/v1/text/normalize", json={"input": text}).status_code,
+        observed.call("POST", "/v1/audio/speech/plan", json={"input": text}).status_code,
         observed.call(
             "POST",
             "/v1/audio/voices",
-            json={"name": CANARY.lower(), "seed": 7, "description": said, "licence": CANARY},
+            json={"name": CANARY.lower(), "seed": 7, "description": text, "licence": CANARY},
         ).status_code,
     ]
     assert {*statuses} <= {200, 201, 422}, statuses
@@ -298,12 +298,12 @@ def test_nothing_of_what_was_said_is_in_a_log_a_trace_or_a_metric(observed: Obse
     # Whatever is wrong, too.
     observed.speak(voice=f"{CANARY}-unknown")
     observed.speak(input=f"<speak>{CANARY}", input_type="ssml")
-    observed.speak(input=said, speed=CANARY)
-    observed.speak(**{CANARY: said})
+    observed.speak(input=text, speed=CANARY)
+    observed.speak(**{CANARY: text})
     observed.call("POST", "/v1/audio/speech", data=f'{{"input": "{CANARY}')
     observed.call("GET", f"/v1/{CANARY}?{CANARY}={CANARY}")
     for header in ({"Authorization": f"Bearer {KEY}"}, {"xi-api-key": KEY}, {"Idempotency-Key": KEY}):
-        observed.call("POST", "/v1/audio/speech", json={"input": said}, headers=header)
+        observed.call("POST", "/v1/audio/speech", json={"input": text}, headers=header)
     observed.call("GET", f"/v1/lexicons/{CANARY}-none")
     wait_until(lambda: len(observed.lines("canary-1")) == 2, EXPORTED_S)
     wait_until(lambda: observed.collector.trace_of("canary-1"), EXPORTED_S)
@@ -314,13 +314,13 @@ def test_nothing_of_what_was_said_is_in_a_log_a_trace_or_a_metric(observed: Obse
     assert b"canary-1" in b"".join(observed.collector.bodies), "the traces are really there"
     assert b"ray_chattts_requests_total" in metrics, "the metrics are really there"
     places |= {"traces": b"".join(observed.collector.bodies), "metrics": metrics}
-    found = [
+    traces = [
         f"{place}: {written!r} ... {content[max(0, at - 200) : at + 60]!r}"
         for place, content in places.items()
         for written in writings(CANARY)
         if (at := content.lower().find(written)) >= 0
     ]
-    assert not found, "\n".join(found)
+    assert not traces, "\n".join(traces)
 
 
 def writings(word: str) -> list[bytes]:

@@ -56,8 +56,8 @@ def bench(folder: Path, *arguments: str) -> list[dict]:
 @pytest.mark.nightly
 def test_any_speech_server_is_measured_by_its_address(cluster: Cluster, tmp_path: Path):
     streams, crowd = bench(tmp_path, "b2", "b3", "--url", cluster.url())
-    heard = streams["systems"]["url"]
-    assert 0 < heard["ttfb_p50_s"]["median"] <= heard["audible_p50_s"]["median"]
+    figures = streams["systems"]["url"]
+    assert 0 < figures["ttfb_p50_s"]["median"] <= figures["audible_p50_s"]["median"]
     assert crowd["systems"]["url"]["8"]["answers"]["median"] >= 16
     assert crowd["rates_at_crowd"]["url"]["median"] > 0
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
@@ -92,8 +92,8 @@ QUIET = 'curl() { command curl --silent --show-error --fail-with-body "$@"; }\n'
 def examples(page: str, title: str | None) -> list[str]:
     """The blocks with a curl in them, other commands left out."""
     text = PAGES[page] if title is None else section(page, title)
-    found = [re.findall(r"^curl(?:.*\\\n)*.*$", block, re.MULTILINE) for block in code_blocks(text)]
-    return ["\n".join(block) for block in found if block]
+    blocks = [re.findall(r"^curl(?:.*\\\n)*.*$", block, re.MULTILINE) for block in code_blocks(text)]
+    return ["\n".join(block) for block in blocks if block]
 
 
 EXAMPLES = [(page, block) for page, title in PLACES for block in examples(page, title)]
@@ -109,8 +109,8 @@ def test_examples_do_what_they_show(cluster: Cluster, tmp_path: Path, page: str,
     needed_program("curl", "curl")
     if "@me.wav" in block:
         flite = needed_program("flite", "flite")
-        said = "Good morning. This is the voice that I would like to hear from now on."
-        subprocess.run([flite, "-voice", "slt", "-t", said, str(tmp_path / "me.wav")], check=True)
+        text = "Good morning. This is the voice that I would like to hear from now on."
+        subprocess.run([flite, "-voice", "slt", "-t", text, str(tmp_path / "me.wav")], check=True)
     script = "KEY=ck-nobodys\n" + QUIET + block.replace("localhost:8000", f"127.0.0.1:{cluster.port}")
     done = subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
@@ -133,11 +133,11 @@ def say(socket: ClientConnection, kind: str, **fields: Any) -> None:
 
 
 def heard_until(socket: ClientConnection, kind: str) -> list[dict[str, Any]]:
-    heard: list[dict[str, Any]] = []
-    while not heard or heard[-1]["type"] != kind:
-        heard.append(json.loads(socket.recv(timeout=60)))
-        assert heard[-1]["type"] != "error", heard[-1]
-    return heard
+    events: list[dict[str, Any]] = []
+    while not events or events[-1]["type"] != kind:
+        events.append(json.loads(socket.recv(timeout=60)))
+        assert events[-1]["type"] != "error", events[-1]
+    return events
 
 
 @pytest.mark.parametrize("latency", ["exact", "low"])
@@ -148,13 +148,15 @@ def test_words_as_they_are_written_have_the_bytes_of_http(cluster: Cluster, late
         for piece in "".join(SENTENCES).split(" "):
             say(socket, "text", text=f"{piece} " if piece != "one." else piece)
         say(socket, "close")
-        heard = heard_until(socket, "closed")
-        audio = b"".join(base64.b64decode(one["audio"]) for one in heard if one["type"] == "audio")
+        events = heard_until(socket, "closed")
+        audio = b"".join(base64.b64decode(event["audio"]) for event in events if event["type"] == "audio")
         assert audio == b"".join(cluster.speak(input=sentence, latency=latency).content for sentence in SENTENCES)
         say(socket, "open", speech=speech)
         say(socket, "text", text="".join(SENTENCES))
         say(socket, "close")
-        whole = b"".join(base64.b64decode(one["audio"]) for one in heard_until(socket, "closed") if one["type"] == "audio")
+        whole = b"".join(
+            base64.b64decode(event["audio"]) for event in heard_until(socket, "closed") if event["type"] == "audio"
+        )
     assert whole == cluster.speak(input="".join(SENTENCES), latency=latency).content
 
 

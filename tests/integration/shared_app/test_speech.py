@@ -212,14 +212,14 @@ def test_times_cross_the_handles_and_are_equal_however_the_audio_is_sent(cluster
     stored = cluster.speak(**body, stream=False, cache="default").json()
     again = cluster.speak(**body, stream=False, cache="default").json()
     lines = cluster.speak(**body, stream_format="sse").text.splitlines()
-    told: dict[str, list] = {}
+    streamed: dict[str, list] = {}
     for event in (json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")):
         if event["type"] == "speech.audio.timestamps":
             for kind in event.keys() - {"type"}:
-                told.setdefault(kind, []).extend(event[kind])
+                streamed.setdefault(kind, []).extend(event[kind])
     assert [word["text"] for word in whole["words"]] == ["So", "this", "is", "said", "It", "has", "$5", "in", "it"]
     assert {word["quality"] for word in whole["words"]} == {"estimated"}
-    for other in (told, stored, again):
+    for other in (streamed, stored, again):
         assert (other["words"], other["segments"]) == (whole["words"], whole["segments"])
     assert round(1000 * whole["segments"][-1]["end"]) == whole["duration_ms"]
     assert "coverage" not in whole
@@ -281,12 +281,12 @@ def test_equal_requests_at_once_are_made_once(cluster: Cluster):
     with ThreadPoolExecutor(8) as pool:
         replies = list(pool.map(lambda _: cluster.speak(**body), range(8)))
     wait_until(lambda: cluster.slots_used() == 0, 10.0)
-    made = steps(cluster) - before
+    steps_made = steps(cluster) - before
     assert len({hashlib.sha256(reply.content).hexdigest() for reply in replies}) == 1
     before = steps(cluster)
     assert cluster.speak(**body | {"cache": "no-store"}).content == replies[0].content
     wait_until(lambda: cluster.slots_used() == 0, 10.0)
-    assert steps(cluster) - before == made
+    assert steps(cluster) - before == steps_made
     assert [reply.headers["X-Cache"] for reply in replies].count("miss") == 1
 
 
@@ -336,10 +336,10 @@ def test_a_break_is_exact_silence(cluster: Cluster):
         assert reply.status_code == 200, reply.text
         return np.frombuffer(reply.content, "<i2")
 
-    heard = hear('<speak><break time="1s"/>Hello there.<break time="333ms"/></speak>')
+    samples = hear('<speak><break time="1s"/>Hello there.<break time="333ms"/></speak>')
     alone = hear("<speak>Hello there.</speak>")
     zeros = np.zeros(333 * 24, np.int16)
-    assert np.array_equal(heard, np.concatenate([np.zeros(24_000, np.int16), alone, zeros]))
+    assert np.array_equal(samples, np.concatenate([np.zeros(24_000, np.int16), alone, zeros]))
 
 
 def test_warnings_reach_the_headers(cluster: Cluster):

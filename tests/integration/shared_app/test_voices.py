@@ -46,7 +46,7 @@ def recording(speaker: str, folder: Path) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def made(started: Cluster, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def voice_names(started: Cluster, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Sixteen voices: made of seeds, a blend, an embedding, recordings; and names that say everything."""
     folder = tmp_path_factory.mktemp("recordings")
     cards = [
@@ -65,12 +65,12 @@ def made(started: Cluster, tmp_path_factory: pytest.TempPathFactory) -> list[str
     return [*named, *others, f"emb:{embedding}", "onyx"]
 
 
-def test_sixteen_voices_at_once_sound_as_each_does_alone(cluster: Cluster, made: list[str]):
-    assert len(made) == 16
+def test_sixteen_voices_at_once_sound_as_each_does_alone(cluster: Cluster, voice_names: list[str]):
+    assert len(voice_names) == 16
 
     def hear(index: int) -> bytes:
         while True:
-            reply = cluster.speak(input=f"Number {index} speaks here. Twice.", seed=3000 + index, voice=made[index])
+            reply = cluster.speak(input=f"Number {index} speaks here. Twice.", seed=3000 + index, voice=voice_names[index])
             if reply.status_code != 429:
                 break
             time.sleep(float(reply.headers["Retry-After"]))  # more come here than there are places
@@ -79,7 +79,14 @@ def test_sixteen_voices_at_once_sound_as_each_does_alone(cluster: Cluster, made:
 
     def leave(index: int) -> None:
         """Somebody who asks for a long text and goes away in the middle."""
-        body = {"input": LONG[:300], "response_format": "pcm", "voice": made[index], "seed": index, "cache": "no-store", **FLAT}
+        body = {
+            "input": LONG[:300],
+            "response_format": "pcm",
+            "voice": voice_names[index],
+            "seed": index,
+            "cache": "no-store",
+            **FLAT,
+        }
         with requests.post(cluster.url("/v1/audio/speech"), json=body, stream=True, timeout=60) as reply:
             for _ in zip(range(random.Random(index).randrange(1, 4)), reply.iter_content(4096), strict=False):
                 pass
@@ -88,21 +95,21 @@ def test_sixteen_voices_at_once_sound_as_each_does_alone(cluster: Cluster, made:
     with concurrent.futures.ThreadPoolExecutor(24) as pool:
         leaving = [pool.submit(leave, index) for index in range(0, 16, 2)]
         together = list(pool.map(hear, range(16)))
-        for each in leaving:
-            each.result()
+        for future in leaving:
+            future.result()
     assert [index for index in range(16) if together[index] != alone[index]] == []
     assert len(set(alone)) == 16
     wait_until(lambda: cluster.slots_used() == 0, 10.0)
 
 
-def test_a_clone_says_what_its_recording_makes_of_it(cluster: Cluster, made: list[str]):
+def test_a_clone_says_what_its_recording_makes_of_it(cluster: Cluster, voice_names: list[str]):
     """Same text, same seed: the recording alone makes the difference."""
-    said = {voice: cluster.speak(seed=6, voice=voice).content for voice in ("clone-slt", "clone-rms", "default")}
-    assert len(set(said.values())) == 3
-    assert cluster.speak(seed=6, voice="clone-slt@1").content == said["clone-slt"]
+    audio = {voice: cluster.speak(seed=6, voice=voice).content for voice in ("clone-slt", "clone-rms", "default")}
+    assert len(set(audio.values())) == 3
+    assert cluster.speak(seed=6, voice="clone-slt@1").content == audio["clone-slt"]
 
 
-def test_an_old_version_sounds_as_it_did(cluster: Cluster, made: list[str]):
+def test_an_old_version_sounds_as_it_did(cluster: Cluster, voice_names: list[str]):
     before = cluster.speak(seed=6, voice="from-blend@1").content
     gain_db = requests.get(cluster.url("/v1/audio/voices/from-blend"), timeout=20).json()["gain_db"]
     changed = requests.patch(cluster.url("/v1/audio/voices/from-blend"), json={"gain_db": gain_db - 6}, timeout=20)
@@ -121,10 +128,10 @@ def test_a_recording_that_leaves_no_room_is_refused(cluster: Cluster, tmp_path: 
     assert "max_prompt" in reply.json()["error"]["message"]
 
 
-def test_a_preview_is_kept_and_a_score_given(cluster: Cluster, made: list[str]):
-    heard = requests.get(cluster.url("/v1/audio/voices/from-seed/preview"), timeout=20)
-    assert heard.headers["Content-Type"] == "audio/mpeg"
-    assert len(soundfile.read(io.BytesIO(heard.content))[0]) > 0
+def test_a_preview_is_kept_and_a_score_given(cluster: Cluster, voice_names: list[str]):
+    preview = requests.get(cluster.url("/v1/audio/voices/from-seed/preview"), timeout=20)
+    assert preview.headers["Content-Type"] == "audio/mpeg"
+    assert len(soundfile.read(io.BytesIO(preview.content))[0]) > 0
     assert 0 <= post(cluster, "/from-seed/score").json()["stability"] <= 1
 
 
@@ -136,26 +143,26 @@ BOOK = "# One\n\nThe first words of a short book.\n\nMore of them.\n\n# Two\n\nT
 def test_a_job_is_spoken_beside_requests_and_has_their_bytes(cluster: Cluster):
     jobs = cluster.url("/v1/audio/jobs")
     body = {"input": BOOK, "input_type": "markdown", "seed": 3, "response_format": "flac"}
-    made = requests.post(jobs, json=body, timeout=30)
-    assert made.status_code == 202, made.text
-    one = f"{jobs}/{made.json()['id']}"
-    wait_until(lambda: requests.get(one, timeout=30).json()["status"] == "succeeded", 120.0)
-    found = requests.get(one, timeout=30).json()
-    assert found["progress"]["done"] == found["parts"] == 5
-    pcm = requests.get(f"{one}/audio?format=pcm", timeout=30).content
-    for part in requests.get(f"{one}/parts", timeout=30).json()["data"]:
+    created = requests.post(jobs, json=body, timeout=30)
+    assert created.status_code == 202, created.text
+    url = f"{jobs}/{created.json()['id']}"
+    wait_until(lambda: requests.get(url, timeout=30).json()["status"] == "succeeded", 120.0)
+    document = requests.get(url, timeout=30).json()
+    assert document["progress"]["done"] == document["parts"] == 5
+    pcm = requests.get(f"{url}/audio?format=pcm", timeout=30).content
+    for part in requests.get(f"{url}/parts", timeout=30).json()["data"]:
         first = round(part["start_s"] * 24_000) * 2
         spoken = cluster.speak(input=part["text"], seed=3, response_format="pcm").content
         assert pcm[first : first + len(spoken)] == spoken
-    shown = requests.get(f"{one}/subtitles?format=vtt", timeout=30).text
+    shown = requests.get(f"{url}/subtitles?format=vtt", timeout=30).text
     assert [line for line in shown.splitlines() if line.startswith(("The", "More", "One", "Two"))] == [
         *("One", "The first words of a short book.", "More of them.", "Two", "The end.")
     ]
-    assert requests.get(f"{one}/events", timeout=30).text.count("event: job.part\n") == 5
-    piece = requests.get(f"{one}/audio", headers={"Range": "bytes=0-3"}, timeout=30)
+    assert requests.get(f"{url}/events", timeout=30).text.count("event: job.part\n") == 5
+    piece = requests.get(f"{url}/audio", headers={"Range": "bytes=0-3"}, timeout=30)
     assert (piece.status_code, piece.content) == (206, b"fLaC")
-    assert requests.delete(one, timeout=30).status_code == 204
-    assert requests.get(one, timeout=30).status_code == 404
+    assert requests.delete(url, timeout=30).status_code == 204
+    assert requests.get(url, timeout=30).status_code == 404
 
 
 # The adapters over real handles, in both of Serve's transports: by reference (actor calls) and by value (gRPC).
@@ -184,7 +191,7 @@ def test_an_utterance_is_the_same_in_one_call_and_in_many_and_a_bad_one_fails_al
         width, _ = await ask_speakers(serve.get_deployment_handle("AcousticModel", "chattts"))
         rows = np.random.default_rng(0).standard_normal((150, width), np.float32)
         return await asyncio.gather(
-            *(hear(decoder, each, size) for each, size in ((rows, 4), (rows[:, 1:], 4), (rows[::-1].copy(), 7), (rows, 150))),
+            *(hear(decoder, row, size) for row, size in ((rows, 4), (rows[:, 1:], 4), (rows[::-1].copy(), 7), (rows, 150))),
             return_exceptions=True,
         )
 
@@ -255,8 +262,8 @@ def test_what_happened_is_what_is_exported(cluster: Cluster, before: Samples):
 
     wait_until(lambda: gained(scrape(cluster)) == expected, EXPORT_TIMEOUT_S)
     after = scrape(cluster)
-    heard = (len(reply.content) // 2) / 24_000
-    assert total(after, "ray_chattts_audio_seconds_total") - total(before, "ray_chattts_audio_seconds_total") >= heard - 1e-6
+    seconds = (len(reply.content) // 2) / 24_000
+    assert total(after, "ray_chattts_audio_seconds_total") - total(before, "ray_chattts_audio_seconds_total") >= seconds - 1e-6
     wait_until(lambda: total(scrape(cluster), "ray_chattts_wasted_steps_total", reason="cancelled") > 0, EXPORT_TIMEOUT_S)
 
 
@@ -316,13 +323,13 @@ def test_no_word_of_a_text_and_no_id_is_in_the_metrics(cluster: Cluster, before:
 def test_the_metrics_of_ray_that_the_board_names_are_exported(cluster: Cluster):
     cluster.speak()
     # Exported only where a deployment scales by itself.
-    wanted = RAY_METRICS - {"ray_serve_autoscaling_target_replicas"}
+    metrics = RAY_METRICS - {"ray_serve_autoscaling_target_replicas"}
 
     def exported() -> set[str]:
         text = requests.get(f"http://127.0.0.1:{cluster.metrics_port}/metrics", timeout=10).text
         return set(re.findall(r"^(ray_\w+)\{", text, re.MULTILINE))
 
     deadline = time.monotonic() + EXPORT_TIMEOUT_S
-    while wanted - exported() and time.monotonic() < deadline:
+    while metrics - exported() and time.monotonic() < deadline:
         time.sleep(0.5)
-    assert wanted <= exported(), wanted - exported()
+    assert metrics <= exported(), metrics - exported()

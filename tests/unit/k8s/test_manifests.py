@@ -40,8 +40,8 @@ def documents(request, rendered) -> list[Manifest]:
 
 @pytest.fixture
 def ray_service(documents) -> Manifest:
-    (found,) = of_kind(documents, "RayService")
-    return found
+    (document,) = of_kind(documents, "RayService")
+    return document
 
 
 def of_kind(documents: list[Manifest], kind: str) -> list[Manifest]:
@@ -165,20 +165,22 @@ def place(deployments: list[Manifest], replicas: dict[str, int], workers: list[d
         options = deployment["ray_actor_options"]
         return {"gpu": options.get("num_gpus", 0), "cpu": options["num_cpus"], **options.get("resources", {})}
 
-    for deployment in sorted(deployments, key=lambda one: (wants(one)["gpu"], wants(one)["cpu"]), reverse=True):
+    for deployment in sorted(
+        deployments, key=lambda deployment: (wants(deployment)["gpu"], wants(deployment)["cpu"]), reverse=True
+    ):
         name, most = deployment["name"], deployment.get("max_replicas_per_node", 100)
         for _ in range(replicas[name]):
             fits = (
                 number
                 for number, room in enumerate(workers)
-                if all(room.get(what, 0) >= amount for what, amount in wants(deployment).items())
+                if all(room.get(resource, 0) >= amount for resource, amount in wants(deployment).items())
                 and places[name].count(number) < most
             )
             number = next(fits, None)
             assert number is not None, f"no worker has room for {name}"
             places[name].append(number)
-            for what, amount in wants(deployment).items():
-                workers[number][what] = workers[number].get(what, 0) - amount
+            for resource, amount in wants(deployment).items():
+                workers[number][resource] = workers[number].get(resource, 0) - amount
     return places
 
 
@@ -189,14 +191,19 @@ def workers_of(ray_service: Manifest, count: str) -> list[dict[str, float]]:
 def test_replicas_fit_the_smallest_cluster(ray_service):
     """Every deployment's first replicas have a place before the autoscaler has done anything."""
     deployments = deployments_of(ray_service)
-    place(deployments, {one["name"]: first_replicas(one) for one in deployments}, workers_of(ray_service, "minReplicas"))
+    place(
+        deployments,
+        {deployment["name"]: first_replicas(deployment) for deployment in deployments},
+        workers_of(ray_service, "minReplicas"),
+    )
 
 
 def test_a_rolling_update_finds_room_in_the_largest_cluster(ray_service):
     deployments = deployments_of(ray_service)
     replicas = {
-        one["name"]: first_replicas(one) + math.ceil(first_replicas(one) * one.get("max_surge_percent", 0) / 100)
-        for one in deployments
+        deployment["name"]: first_replicas(deployment)
+        + math.ceil(first_replicas(deployment) * deployment.get("max_surge_percent", 0) / 100)
+        for deployment in deployments
     }
     place(deployments, replicas, workers_of(ray_service, "maxReplicas"))
 
@@ -208,7 +215,9 @@ def test_a_machine_may_go_and_an_ingress_replica_is_left(rendered):
     groups = cluster_of(ray_service)["workerGroupSpecs"]
     owners = [group["groupName"] for group in groups for _ in range(group["minReplicas"])]
     places = place(
-        deployments, {one["name"]: first_replicas(one) for one in deployments}, workers_of(ray_service, "minReplicas")
+        deployments,
+        {deployment["name"]: first_replicas(deployment) for deployment in deployments},
+        workers_of(ray_service, "minReplicas"),
     )["Ingress"]
     assert len(set(places)) == len(places) >= 2
     assert {owners[number] for number in places} == {"cpu"}
@@ -269,7 +278,7 @@ def test_production_remembers_its_cluster_when_the_head_restarts(rendered):
     (ray_service,) = of_kind(rendered["prod"], "RayService")
     options = cluster_of(ray_service)["gcsFaultToleranceOptions"]
     host, _, port = options["redisAddress"].partition(":")
-    (service,) = [found for found in of_kind(rendered["prod"], "Service") if found["metadata"]["name"] == host]
+    (service,) = [document for document in of_kind(rendered["prod"], "Service") if document["metadata"]["name"] == host]
     assert int(port) in [entry["port"] for entry in service["spec"]["ports"]]
     assert "secretKeyRef" in options["redisPassword"]["valueFrom"]
 
@@ -278,9 +287,11 @@ def test_what_productions_replicas_share_is_there_and_keeps_what_it_should(rende
     (ray_service,) = of_kind(rendered["prod"], "RayService")
     args = serve_config_of(ray_service)["applications"][0]["args"]
     words = {}
-    for what, url in (("store", args["voices"]["store"]), ("cache", args["cache"]["redis"])):
+    for role, url in (("store", args["voices"]["store"]), ("cache", args["cache"]["redis"])):
         at = urlsplit(url)
-        (service,) = [found for found in of_kind(rendered["prod"], "Service") if found["metadata"]["name"] == at.hostname]
+        (service,) = [
+            document for document in of_kind(rendered["prod"], "Service") if document["metadata"]["name"] == at.hostname
+        ]
         assert at.port in [entry["port"] for entry in service["spec"]["ports"]]
         pods = [
             pod
@@ -289,7 +300,7 @@ def test_what_productions_replicas_share_is_there_and_keeps_what_it_should(rende
         ]
         assert len(pods) == 1, f"{url} is one Redis"
         flags = pods[0]["spec"]["containers"][0]["args"]
-        words[what] = dict(zip(flags[::2], flags[1::2], strict=True))
+        words[role] = dict(zip(flags[::2], flags[1::2], strict=True))
     assert (words["store"]["--appendonly"], words["store"]["--maxmemory-policy"]) == ("yes", "noeviction"), "keys are not lost"
     assert (words["cache"]["--save"], words["cache"]["--appendonly"]) == ("", "no")
     assert words["cache"]["--maxmemory-policy"] == "allkeys-lru", "a full cache makes room"
@@ -374,20 +385,20 @@ def test_haproxy_starts_through_our_program(documents):
 def test_disruption_budgets_cover_every_ray_pod(documents, ray_service):
     budgets = of_kind(documents, "PodDisruptionBudget")
     for group, pod in ray_pods(ray_service).items():
-        held = [budget for budget in budgets if matches(budget["spec"]["selector"], pod["metadata"]["labels"])]
-        assert len(held) == 1, group
+        matching = [budget for budget in budgets if matches(budget["spec"]["selector"], pod["metadata"]["labels"])]
+        assert len(matching) == 1, group
 
 
 def test_every_pod_is_behind_a_network_policy(documents):
     policies = of_kind(documents, "NetworkPolicy")
     for name, pod in all_pods(documents).items():
-        held = [policy for policy in policies if matches(policy["spec"]["podSelector"], pod["metadata"]["labels"])]
-        assert held, name
-        assert all(set(policy["spec"]["policyTypes"]) == {"Ingress", "Egress"} for policy in held), name
+        matching = [policy for policy in policies if matches(policy["spec"]["podSelector"], pod["metadata"]["labels"])]
+        assert matching, name
+        assert all(set(policy["spec"]["policyTypes"]) == {"Ingress", "Egress"} for policy in matching), name
 
 
 def test_outsiders_reach_the_service_and_nothing_else(documents, ray_service):
-    (policy,) = [found for found in of_kind(documents, "NetworkPolicy") if found["metadata"]["name"] == "chattts"]
+    (policy,) = [document for document in of_kind(documents, "NetworkPolicy") if document["metadata"]["name"] == "chattts"]
     own = ray_pods(ray_service)["head"]["metadata"]["labels"]
     for rule in policy["spec"]["ingress"]:
         for source in rule["from"]:
@@ -411,7 +422,7 @@ def test_listeners_that_are_configured_are_open(overlay, rendered):
     document["applications"][0]["args"]["wyoming"] = {"port": 10200}
     listeners = listeners_of(document)
     assert listeners == {"grpc": 9001, "wyoming": 10200}
-    (policy,) = [found for found in policies if found["metadata"]["name"] == "chattts"]
+    (policy,) = [document for document in policies if document["metadata"]["name"] == "chattts"]
     for target, patch in zip((ray_service, policy), listener_patches(listeners, WORKER_GROUPS[overlay]), strict=True):
         for operation in patch:
             change(target, **operation)
@@ -429,7 +440,7 @@ def test_listeners_that_are_configured_are_open(overlay, rendered):
 
 
 def test_the_cluster_may_talk_to_itself(documents, ray_service):
-    (policy,) = [found for found in of_kind(documents, "NetworkPolicy") if found["metadata"]["name"] == "chattts"]
+    (policy,) = [document for document in of_kind(documents, "NetworkPolicy") if document["metadata"]["name"] == "chattts"]
     for direction, peers in (("ingress", "from"), ("egress", "to")):
         for pod in ray_pods(ray_service).values():
             assert any(
@@ -465,9 +476,9 @@ def test_a_folder_that_is_written_is_mounted_so_on_every_pod(spoil, words, rende
         documents = deepcopy(rendered["prod"])
         (ray_service,) = of_kind(documents, "RayService")
         spoil(ray_pods(ray_service)[group])
-        found = list(mounts.mistakes_of(documents, args))
-        assert all(each.startswith(f"{group}: ") and words in each for each in found)
-        assert any("jobs.folder is /data/jobs" in each for each in found)
+        mistakes = list(mounts.mistakes_of(documents, args))
+        assert all(mistake.startswith(f"{group}: ") and words in mistake for mistake in mistakes)
+        assert any("jobs.folder is /data/jobs" in mistake for mistake in mistakes)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def as_the_user() -> list[str]:
         return []
     command = [needed_program("setpriv", "util-linux"), "--reuid=1000", "--regid=100", "--clear-groups"]
     if may_search_everywhere():
-        command += [f"--{kept}=-all,+dac_read_search" for kept in ("inh-caps", "ambient-caps", "bounding-set")]
+        command += [f"--{capabilities}=-all,+dac_read_search" for capabilities in ("inh-caps", "ambient-caps", "bounding-set")]
     return command
 
 
@@ -191,7 +191,7 @@ def test_the_service_is_locked_and_knows_its_variables():
     assert (service["read_only"], service["init"], service["cap_drop"]) == (True, True, ["ALL"])
     assert {name for name in service["environment"] if name.startswith("CHATTTS")} == set(container.VARIABLES)
     assert mounts("chattts")[the("VOLUME")] == "data"
-    assert all(port.startswith("127.0.0.1:") for found in COMPOSE["services"].values() for port in found.get("ports", []))
+    assert all(port.startswith("127.0.0.1:") for entry in COMPOSE["services"].values() for port in entry.get("ports", []))
 
 
 def test_grafana_finds_prometheus_and_the_board():

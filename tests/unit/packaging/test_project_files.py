@@ -52,15 +52,17 @@ def test_pins_satisfy_each_other():
     looked_at = 0
     for name, pin in PINS.items():
         try:
-            found = distribution(name)
+            package = distribution(name)
         except PackageNotFoundError:
             continue
-        if found.version == pin:
+        if package.version == pin:
             looked_at += 1
-            for one in map(Requirement, found.requires or []):
-                other = PINS.get(canonicalize_name(one.name))
-                if other is not None and (one.marker is None or one.marker.evaluate({"extra": ""})):
-                    assert one.specifier.contains(other, prereleases=True), f"{name} needs {one}, pinned is {other}"
+            for requirement in map(Requirement, package.requires or []):
+                other = PINS.get(canonicalize_name(requirement.name))
+                if other is not None and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+                    assert requirement.specifier.contains(other, prereleases=True), (
+                        f"{name} needs {requirement}, pinned is {other}"
+                    )
     assert looked_at > 0
 
 
@@ -71,9 +73,11 @@ def test_what_only_tests_need_is_not_pinned():
 
 def test_extras_and_the_index_of_torch_are_passed_on_by_make():
     command = ["make", "--dry-run", "--always-make", "serve", "EXTRAS=torch", "TORCH_INDEX=https://mirror.example/cpu"]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert re.search(r"100 packages, 190 MB to download, 700 MB on the disk.*venv .*pip install.*pip install", said, re.DOTALL)
-    installs = [line for line in said.splitlines() if "pip install" in line and "--editable" in line]
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.search(
+        r"100 packages, 190 MB to download, 700 MB on the disk.*venv .*pip install.*pip install", output, re.DOTALL
+    )
+    installs = [line for line in output.splitlines() if "pip install" in line and "--editable" in line]
     assert [line.split()[-1].strip("'") for line in installs] == [".", ".[torch]"]
     assert all(line.startswith('PIP_EXTRA_INDEX_URL="https://mirror.example/cpu"') for line in installs)
 
@@ -86,7 +90,7 @@ def test_the_version_stands_in_one_place():
         if path.is_file()
         for tag in re.findall(r"chattts-serve:([\w.]+)|newTag: ([\w.]+)", path.read_text())
     }
-    assert {found for tag in images for found in tag if found} == {version}, "the images carry the version of the project"
+    assert {label for tag in images for label in tag if label} == {version}, "the images carry the version of the project"
     for package in ("pipeline", "serve", "scripts"):
         for path in (ROOT / package).rglob("*.py"):
             assert f'"{version}"' not in path.read_text(), path
@@ -120,7 +124,9 @@ def test_hooks_run_the_linter_of_the_fast_ring_without_an_environment():
     assert repository["repo"] == "https://github.com/astral-sh/ruff-pre-commit"
     assert [hook["id"] for hook in repository["hooks"]] == ["ruff-check", "ruff-format"]
     dev = map(Requirement, PYPROJECT["project"]["optional-dependencies"]["dev"])
-    assert next(one for one in dev if one.name == "ruff").specifier.contains(repository["rev"].removeprefix("v"))
+    assert next(requirement for requirement in dev if requirement.name == "ruff").specifier.contains(
+        repository["rev"].removeprefix("v")
+    )
 
 
 def test_the_change_log_has_one_section_for_the_version_and_one_for_what_follows():
@@ -189,7 +195,10 @@ def test_an_image_without_torch_installs_none_of_it():
 
 
 def test_the_bill_of_materials_lists_what_is_installed():
-    listed = [f"{one['name']}=={one['version']} --hash=sha256:{one['hashes'][0]['content']}" for one in components()]
+    listed = [
+        f"{component['name']}=={component['version']} --hash=sha256:{component['hashes'][0]['content']}"
+        for component in components()
+    ]
     assert listed == pinned(), AGAIN
 
 
@@ -200,7 +209,7 @@ def test_the_bill_of_materials_is_cyclonedx():
 
 def test_a_licence_that_is_not_free_or_not_stated_is_named_in_the_page():
     page = (ROOT / "docs/security.md").read_text()
-    licences = {one["name"]: one["licenses"][0]["license"]["name"] for one in components()}
+    licences = {component["name"]: component["licenses"][0]["license"]["name"] for component in components()}
     other = {name for name, licence in licences.items() if not FREE.search(licence) and not name.startswith("nvidia-")}
     assert "nvidia-" in page
     assert sorted(name for name in other if f"`{name}`" not in page) == []
@@ -237,10 +246,14 @@ def test_no_pinned_package_has_a_known_vulnerability():
     if not done.stdout:
         pytest.skip(f"the list of vulnerabilities cannot be reached: {done.stderr.strip()[-200:]}")
     packages = json.loads(done.stdout)["dependencies"]
-    asked = [package for package in packages if "vulns" in package]
-    if not asked:
+    vulnerable = [package for package in packages if "vulns" in package]
+    if not vulnerable:
         pytest.skip("the package index that is reached here has no list of vulnerabilities")
-    known = [f"{package['name']} {package['version']}: {one['id']}" for package in asked for one in package["vulns"]]
+    known = [
+        f"{package['name']} {package['version']}: {vulnerability['id']}"
+        for package in vulnerable
+        for vulnerability in package["vulns"]
+    ]
     assert not known
 
 

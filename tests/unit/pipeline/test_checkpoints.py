@@ -86,14 +86,14 @@ def test_sha256sum_accepts_the_manifest(root: Path) -> None:
 
 
 def test_every_tensor_is_its_own_and_finite(root: Path) -> None:
-    seen = set()
+    contents = set()
     for file in FILES:
         if file.endswith(".safetensors"):
             for name, values in load_file(root / file).items():
                 assert np.isfinite(values).all(), name
                 if not name.endswith(("window", "fb")):
-                    assert values.tobytes() not in seen, f"{file} {name} repeats another tensor"
-                    seen.add(values.tobytes())
+                    assert values.tobytes() not in contents, f"{file} {name} repeats another tensor"
+                    contents.add(values.tobytes())
 
 
 def test_layer_scales_are_of_order_one_so_that_no_layer_hides(root: Path) -> None:
@@ -392,11 +392,13 @@ def test_every_file_is_there_and_vouched_for(tmp_path: Path):
 
 
 def test_its_capabilities_are_those_an_export_writes():
-    found = read_capabilities(DEMO_FOLDER)
-    assert (DEMO_FOLDER / CAPABILITIES_FILE).read_bytes() == capabilities_file(found)
-    assert found == CAPABILITIES.model_copy(update={"languages": found.languages, "alignment": found.alignment})
+    capabilities = read_capabilities(DEMO_FOLDER)
+    assert (DEMO_FOLDER / CAPABILITIES_FILE).read_bytes() == capabilities_file(capabilities)
+    assert capabilities == CAPABILITIES.model_copy(
+        update={"languages": capabilities.languages, "alignment": capabilities.alignment}
+    )
     speeds = {f"[speed_{level}]" for level in range(10)}
-    assert {STAND_INS[tag] for tag in {*found.control_tags} - speeds - {*EVENTS}} == {","}, "its other tags are pauses"
+    assert {STAND_INS[tag] for tag in {*capabilities.control_tags} - speeds - {*EVENTS}} == {","}, "its other tags are pauses"
 
 
 def test_it_is_small_and_in_half_precision():
@@ -426,6 +428,6 @@ def test_the_catalogue_holds_deep_and_high_voices_and_some_between():
     width = open_checkpoint(DEMO_FOLDER).gpt_spec.width
     catalogue = VoiceCatalogue.load(ROOT / "configs/voices.yaml", width, read_statistics(DEMO_FOLDER, width))
     voices = [catalogue.get(info.name).embedding for info in catalogue.list()]
-    places = sorted(float(np.arctan2(*one[:2].astype(np.float32))) for one in voices if one is not None)
+    places = sorted(float(np.arctan2(*voice[:2].astype(np.float32))) for voice in voices if voice is not None)
     assert places[0] < -0.5 < 0.5 < places[-1]
     assert any(-0.3 < place < 0.3 for place in places)

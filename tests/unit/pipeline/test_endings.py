@@ -81,7 +81,7 @@ async def test_steps_that_stop_end_the_request_at_once(error, expected, segments
     async with asyncio.timeout(5), aclosing(prefetcher.segments()) as streams:
         async for steps in streams:
             with pytest.raises(expected):
-                [each async for each in steps]
+                [block async for block in steps]
 
 
 class OneBrokenRound:
@@ -140,7 +140,7 @@ async def test_a_further_take_that_fails_costs_no_speech(error, takes):
     takes_ = Takes(Stops(error, takes=2 * takes), SamplingParams(), 1e9, (0,))
     spoken = Rerolls(takes_, words, Deaf(), retries=3)
     async with aclosing(spoken.steps(make_prompt(), admitted=True)) as steps:
-        assert sum([len(each.codes) async for each in steps]) == 40
+        assert sum([len(block.codes) async for block in steps]) == 40
     assert dict(spoken.warnings)[RETRY_FAILED] == 1
 
 
@@ -167,11 +167,11 @@ def test_a_joined_segment_goes_on_with_steps_of_its_build_or_not_at_all(further,
         async def listen(generate: Callable, deadline: float) -> int:
             nonlocal steps
             terms = GenerationTerms(deadline, admitted=True)
-            found = cache.steps(
+            blocks = cache.steps(
                 entry, generate, terms, refresh=False, on_source=lambda source: None, on_build=lambda build: None
             )
-            async with aclosing(found):
-                return sum([len(each.codes) async for each in found])
+            async with aclosing(blocks):
+                return sum([len(block.codes) async for block in blocks])
 
         leader = asyncio.create_task(listen(first, 1.0))
         await asyncio.sleep(0)
@@ -256,13 +256,13 @@ class Rolls:
         self.lengths = lengths
         self.block = block
         self.finish = finish
-        self.asked: list[tuple[int, bool]] = []
+        self.attempts: list[tuple[int, bool]] = []
         self.generated = 0
 
     async def generate(
         self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
     ) -> AsyncGenerator[StepBlock, None]:
-        self.asked.append((sampling.attempt, admitted))
+        self.attempts.append((sampling.attempt, admitted))
         steps = self.lengths[sampling.attempt]
         for first in range(0, steps, self.block):
             await asyncio.sleep(0)
@@ -299,7 +299,7 @@ def test_the_take_that_is_spoken_depends_on_its_length_alone(first, second, leas
     is_rolled = first < min(least, FIRST_STEPS)
     assert (stop, take) == ((second, 1) if is_rolled else (first, 0))
     assert warnings == ({ROLLED_AGAIN: 1} if is_rolled else {}) | ({TOO_SHORT: 1} if stop < least else {})
-    assert rolls.asked == ([(0, False), (1, True)] if is_rolled else [(0, False)]), (
+    assert rolls.attempts == ([(0, False), (1, True)] if is_rolled else [(0, False)]), (
         "at most one more, on the first one's ticket"
     )
 
@@ -372,7 +372,7 @@ async def test_a_second_take_comes_from_the_cache_too_or_not_at_all():
     model = CachedModel(rolls, CodeCache(1 << 20), payload=Kept.HIDDEN, fingerprint="f")
     assert await say(model, CacheMode.DEFAULT) == 80
     assert await say(model, CacheMode.ONLY_IF_CACHED) == 80
-    assert len(rolls.asked) == 2, "both takes were in the cache"
+    assert len(rolls.attempts) == 2, "both takes were in the cache"
     forgetful = CachedModel(rolls, CodeCache(1 << 20), payload=Kept.HIDDEN, fingerprint="f")
     first = forgetful.for_request(CacheControl(CacheMode.DEFAULT, "t"))
     async with aclosing(first.generate(prompt, SamplingParams(seed=3), timeout_s=9)) as steps:
@@ -399,5 +399,5 @@ def test_the_same_seed_rolls_the_same_steps_alone_and_in_a_crowd(demo):
     with closing(Engine(EngineConfig.model_validate(settings), demo)) as engine:
         together = asyncio.run(crowd(engine))
         alone = [asyncio.run(say(engine, number)) for number in range(len(prompts))]
-    assert all(one.equals(other) and said == again for (one, said), (other, again) in zip(together, alone, strict=True))
+    assert all(take.equals(other) and report == again for (take, report), (other, again) in zip(together, alone, strict=True))
     assert 2 <= sum(ROLLED_AGAIN in warnings for _, warnings in alone) < len(prompts), "some are rolled again, some are not"

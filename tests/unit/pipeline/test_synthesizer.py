@@ -81,7 +81,7 @@ def synthesize(request: SynthesisRequest, *, parallel_segments: int = 4, generat
 
 def test_segments_are_delivered_in_order_and_complete():
     alone = [synthesize(make_request(sentence)) for sentence in SENTENCES]
-    assert [len(one) for one in alone] == [2 * len(text) * SAMPLES_PER_STEP - HOP for text in SENTENCES]
+    assert [len(samples) for samples in alone] == [2 * len(text) * SAMPLES_PER_STEP - HOP for text in SENTENCES]
     assert np.array_equal(synthesize(make_request()), np.concatenate(alone))
 
 

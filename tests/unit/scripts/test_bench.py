@@ -379,9 +379,9 @@ def test_a_verdict_is_the_best_limit_that_is_kept(figure: Judged, median: float,
 
 
 @given(st.sampled_from(CPU), st.floats(0, 100), st.floats(0, 100))
-def test_a_better_figure_never_has_a_worse_verdict(figure: Judged, one: float, other: float):
+def test_a_better_figure_never_has_a_worse_verdict(figure: Judged, first: float, other: float):
     order = [LIMIT_MISSED, LIMIT_KEPT, TARGET_REACHED]
-    worse, better = sorted((one, other), reverse=figure.less_is_better)
+    worse, better = sorted((first, other), reverse=figure.less_is_better)
     assert order.index(figure.verdict(worse)) <= order.index(figure.verdict(better))
 
 
@@ -414,7 +414,7 @@ def test_a_result_holds_the_machine_and_the_commit_and_is_the_last_line(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "words"),
     [
         ({}, "bfloat16"),
         ({"weights": "int8"}, "bfloat16 with int8 weights"),
@@ -422,9 +422,9 @@ def test_a_result_holds_the_machine_and_the_commit_and_is_the_last_line(tmp_path
         ({"weights": "int8", "kv": "int8"}, "bfloat16 with int8 weights and int8 keys and values"),
     ],
 )
-def test_a_figure_says_what_its_service_rounds(changes: dict[str, str], said: str):
+def test_a_figure_says_what_its_service_rounds(changes: dict[str, str], words: str):
     engine = {f"pipeline.engine.{name}": value for name, value in ({"dtype": "bfloat16"} | changes).items()}
-    assert number_format({"options": {"service": {"changes": engine}}}) == f"this service in {said}"
+    assert number_format({"options": {"service": {"changes": engine}}}) == f"this service in {words}"
 
 
 def medians(**figures: float) -> dict:
@@ -443,12 +443,12 @@ def test_gaps_stand_beside_the_rates(tmp_path):
         {"rate": 1.516, "ttfb_p95_s": 1.547, "continuous": 0.583, "answers": 12},
     ]
     publish("b4", {"options": {"quick": True}, "judged": {}, "rates": rates, "knee": 1.516, "smooth_knee": 0.758}, tmp_path)
-    said = gap_table(tmp_path)
-    assert "| one request at a time (B3) | 1.72 | 0.74 s | 6 | 100 % |" in said
-    assert "| 8 in flight (B3) | 5.49 | 1.67 s | 48 | 69 % |" in said
-    assert "| 1.52 requests per second, at random times (B4) |  | 1.55 s | 12 | 58 % |" in said
-    assert "without one is 0.76 requests per second" in said
-    assert any(said in sections.values() for sections in page_sections(tmp_path).values())
+    table = gap_table(tmp_path)
+    assert "| one request at a time (B3) | 1.72 | 0.74 s | 6 | 100 % |" in table
+    assert "| 8 in flight (B3) | 5.49 | 1.67 s | 48 | 69 % |" in table
+    assert "| 1.52 requests per second, at random times (B4) |  | 1.55 s | 12 | 58 % |" in table
+    assert "without one is 0.76 requests per second" in table
+    assert any(table in sections.values() for sections in page_sections(tmp_path).values())
     assert reader_table(tmp_path) is None
 
 
@@ -468,16 +468,16 @@ def test_readers_see_both_systems_and_the_load_that_stays_smooth(tmp_path):
         "ttfb_streaming": {"median": 5.08},
         "audio_rate_to_upstream": {"median": 12.69},
     }
-    common = {"options": {"quick": True}, "judged": {name: found | {"min": 1, "max": 2} for name, found in judged.items()}}
+    common = {"options": {"quick": True}, "judged": {name: value | {"min": 1, "max": 2} for name, value in judged.items()}}
     publish("b1", {**common, "rtf_4_s": medians(upstream=2.51, in_process=0.46)}, tmp_path)
     publish("b2", {**common, "systems": {"upstream": speech, "service": speech}}, tmp_path)
     publish("b3", {**common, "systems": {"upstream": {"8": speech}, "service": {"8": speech}}}, tmp_path)
     rates = [{"rate": 0.758, "answers": 6}, {"rate": 1.516, "answers": 12}]
     publish("b4", {**common, "rates": rates, "knee": 1.516, "smooth_knee": 0.758}, tmp_path)
-    said = reader_table(tmp_path)
-    words = " ".join(said.split())
-    assert "| compute time per second of audio, one request | 2.51 s | 0.46 s | 5.6 x |" in said
-    assert "| pauses while that stream plays | 3 (2.3 s in all) | 3 (2.3 s in all) |  |" in said
+    table = reader_table(tmp_path)
+    words = " ".join(table.split())
+    assert "| compute time per second of audio, one request | 2.51 s | 0.46 s | 5.6 x |" in table
+    assert "| pauses while that stream plays | 3 (2.3 s in all) | 3 (2.3 s in all) |  |" in table
     assert "5.6 times as fast as the ChatTTS package for one request, and 12.7 times for eight at once" in words
     assert "with eight at once, 31 % of the streams had a gap" in words
     assert "At 0.76 requests per second, at random times, none of the 6 streams had one." in words

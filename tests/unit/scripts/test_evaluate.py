@@ -106,8 +106,8 @@ def test_chinese_sentences_become_pinyin_with_stops():
 def test_the_ear_for_mandarin_tells_the_teachers_sentences_from_others():
     needed_program("espeak-ng", "espeak-ng")
     listener, (first, second) = Listener(), held_out("mandarin")[:2]
-    said = teacher("mandarin", first)
-    right, wrong = (listener.compare("mandarin", sentence, said) for sentence in (first, second))
+    recording = teacher("mandarin", first)
+    right, wrong = (listener.compare("mandarin", sentence, recording) for sentence in (first, second))
     assert right.mistakes / len(right.expected) < 0.5 < wrong.mistakes / len(wrong.expected)
     silence = Recording(np.zeros(16_000, np.float32), 16_000, 0.0)
     assert listener.compare("mandarin", first, silence).mistakes >= len(right.expected) - 1
@@ -140,7 +140,7 @@ def test_the_limits_are_the_cards():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("found", "broken"),
+    ("figures", "broken"),
     [
         (result(0.17, 0.10, 0.5), []),
         (result(0.171, 0.10, 0.5), ["words: 17.1 % of the words are wrong; the limit is 5.0 + 12 %"]),
@@ -150,8 +150,8 @@ def test_the_limits_are_the_cards():
         (result(0.192, 0.105, 0.1, teacher=None), ["words: 19.2 % of the words are wrong; the limit is 7.1 + 12 %"]),
     ],
 )
-def test_a_figure_beyond_its_limit_is_named(found, broken):
-    assert beyond(found, ABOVE, 0.5) == broken
+def test_a_figure_beyond_its_limit_is_named(figures, broken):
+    assert beyond(figures, ABOVE, 0.5) == broken
 
 
 @pytest.mark.slow
@@ -161,6 +161,6 @@ def test_its_exit_code_says_so(limit, code, taught_root, monkeypatch, capsys):
     everything = ["--kinds", *ABOVE, *lenient, "--real-time-factor", limit]
     monkeypatch.setattr(sys, "argv", ["judge", "--local", "--checkpoint", str(taught_root), "--sentences", "1", *everything])
     assert judge.main() == code
-    said = capsys.readouterr()
-    assert json.loads(said.out.splitlines()[-1])["words"]["words"] > 0
-    assert ("the real-time factor is" in said.err) == bool(code)
+    output = capsys.readouterr()
+    assert json.loads(output.out.splitlines()[-1])["words"]["words"] > 0
+    assert ("the real-time factor is" in output.err) == bool(code)

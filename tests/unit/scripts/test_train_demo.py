@@ -102,8 +102,8 @@ def test_any_word_has_a_pronunciation_of_phones(word):
 @given(WORDS)
 def test_the_exported_tokenizer_writes_the_corpus_tokens(tokenizer, words):
     phones = " ".join(map(pronounce, words))
-    found = tokenizer.encode(f"{''.join(PREFIX)}{phones}{SUFFIX}", add_special_tokens=False).tokens
-    assert found == tokenize(" ".join(words))
+    tokens = tokenizer.encode(f"{''.join(PREFIX)}{phones}{SUFFIX}", add_special_tokens=False).tokens
+    assert tokens == tokenize(" ".join(words))
 
 
 @pytest.mark.slow
@@ -133,8 +133,8 @@ def test_held_out_sentences_are_of_their_kind():
 def test_rules_say_the_words_they_were_learned_from_and_others_like_them():
     ends = {"at": "AT", "ate": "ET", "ight": "IT"}
     onsets = ONSETS.split()
-    words = {f"{onset}{end}": onset.upper() + said for onset in onsets for end, said in ends.items()}
-    assert all("".join(sounds) == said for sounds, said in zip(alignments(words), words.values(), strict=True))
+    words = {f"{onset}{end}": onset.upper() + sound for onset in onsets for end, sound in ends.items()}
+    assert all("".join(sounds) == expected for sounds, expected in zip(alignments(words), words.values(), strict=True))
     spoken = Pronunciation({}, learn(words))
     assert {word: spoken.of(word) for word in words} == words
     assert [spoken.of(word) for word in ("smate", "slat", "slight")] == ["SMET", "SLAT", "SLIT"]
@@ -163,7 +163,7 @@ def test_a_syllable_is_the_sum_of_its_parts():
 
 def piece(sounds: list[tuple[float, float, int, str]], tokens: tuple[str, ...]) -> pieces.Piece:
     return pieces.Piece(
-        np.zeros(round(sounds[-1][1] * pieces.RATE), np.float32), tokens, tuple(pieces.Span(*one) for one in sounds)
+        np.zeros(round(sounds[-1][1] * pieces.RATE), np.float32), tokens, tuple(pieces.Span(*entry) for entry in sounds)
     )
 
 
@@ -172,7 +172,7 @@ def test_pieces_are_joined_and_trimmed_without_losing_a_token():
     whole = pieces.trimmed(pieces.joined([first, first]), 0.1, 0.1)
     assert whole.tokens == ("X", ",", "X", ",")
     assert len(whole.samples) == round((0.1 + 0.3 + 0.4 + 0.2 + 0.3 + 0.1) * pieces.RATE)
-    assert [one.place for one in whole.spans] == [0, 0, 1, 2, 2, 3]
+    assert [span.place for span in whole.spans] == [0, 0, 1, 2, 2, 3]
     assert all(a.end == pytest.approx(b.start) for a, b in zip(whole.spans, whole.spans[1:], strict=False))
 
 
@@ -194,7 +194,7 @@ def test_syllables_are_found_in_what_espeak_says():
     spoken = pieces.mandarin("ni3hao3, zhong1guo2 ren2.", 1)
     assert spoken is not None
     assert spoken.tokens == ("ni3", "hao3", ",", "zhong1", "guo2", "ren2", ".")
-    assert [one.sound for one in spoken.spans if one.place == 3] == ["initial:zh", "final:ong"]
+    assert [span.sound for span in spoken.spans if span.place == 3] == ["initial:zh", "final:ong"]
     assert np.abs(spoken.samples).max() > 0.1
 
 
@@ -204,10 +204,10 @@ def test_codes_stand_for_the_numbers_they_were_rounded_from():
 
 
 @given(st.lists(st.sampled_from(["one", "two", "nine"]), max_size=6), st.lists(st.sampled_from(["one", "two"]), max_size=6))
-def test_mistakes_are_an_edit_distance(said, heard):
-    assert mistakes(said, said) == 0
-    assert mistakes(said, heard) == mistakes(heard, said)
-    assert abs(len(said) - len(heard)) <= mistakes(said, heard) <= max(len(said), len(heard))
+def test_mistakes_are_an_edit_distance(words, others):
+    assert mistakes(words, words) == 0
+    assert mistakes(words, others) == mistakes(others, words)
+    assert abs(len(words) - len(others)) <= mistakes(words, others) <= max(len(words), len(others))
 
 
 def test_words_that_sound_alike_are_one_word():
@@ -245,8 +245,8 @@ def test_the_service_computes_what_was_trained(work, checkpoint):
     assert torch.allclose(MelDecoder(in_torch(opened.mel_decoder()))(steps, frames), expected, atol=2e-2)
     codes = torch.randint(CODES, (1, 20, BOOKS))
     tensors = in_torch(opened.dvae())
-    found = MelDecoder(tensors)(CodeEmbedding(tensors)(codes.float()), frames)
-    assert torch.allclose(found, trained.dvae.decode(codes).transpose(1, 2), atol=2e-2)
+    ours = MelDecoder(tensors)(CodeEmbedding(tensors)(codes.float()), frames)
+    assert torch.allclose(ours, trained.dvae.decode(codes).transpose(1, 2), atol=2e-2)
     mel = torch.randn(1, 40, 100)
     samples = Vocos(in_torch(opened.vocos()))(mel, frames)[:, : 39 * 256]
     assert torch.allclose(samples, trained.vocos(mel.transpose(1, 2)), atol=2e-2 * samples.abs().max())
@@ -290,7 +290,7 @@ def test_a_step_learns_from_everything():
     """Every parameter gets a gradient, but the codes' own rows that no example has."""
     torch.manual_seed(0)
     model = Speaking(TINY, torch.ones(100))
-    one = batches.Item(
+    item = batches.Item(
         tokens=torch.tensor([TOKEN_IDS[token] for token in (*tokenize("one two")[:-1], *readings("好"), SUFFIX)]),
         codes=torch.randint(CODES, (30, BOOKS)).short(),
         mel=torch.randn(30, 200).half(),
@@ -298,8 +298,8 @@ def test_a_step_learns_from_everything():
         sound=torch.full((30,), TOKEN_IDS[SYMBOLS["w"]]),
         speaker=0,
     )
-    shorter = replace(one, codes=one.codes[:20], mel=one.mel[:20], spoken=one.spoken[:20], sound=one.sound[:20], speaker=1)
-    batch = batches.collate([one, shorter], TINY.width, 0.4, random.Random(0))
+    shorter = replace(item, codes=item.codes[:20], mel=item.mel[:20], spoken=item.spoken[:20], sound=item.sound[:20], speaker=1)
+    batch = batches.collate([item, shorter], TINY.width, 0.4, random.Random(0))
     total, parts = train_gpt.losses(model, batch)
     total.backward()
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
@@ -372,8 +372,8 @@ def test_paces_between_the_taught_ones_blend_two(work, tmp_path):
         Tokenizer.from_file(str(tmp_path / TOKENIZER_FILE)),
     )
     slow, plain, fast = (learned[TOKEN_IDS[f"[speed_{level}]"]] for level in (2, 5, 8))
-    wanted = {0: slow, 2: slow, 3: (2 * slow + plain) / 3, 5: plain, 7: (plain + 2 * fast) / 3, 8: fast, 9: fast}
-    for level, row in wanted.items():
+    expected = {0: slow, 2: slow, 3: (2 * slow + plain) / 3, 5: plain, 7: (plain + 2 * fast) / 3, 8: fast, 9: fast}
+    for level, row in expected.items():
         assert torch.allclose(rows[known.token_to_id(f"[speed_{level}]")], row, atol=2e-3), level
 
 

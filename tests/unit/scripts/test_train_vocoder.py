@@ -34,8 +34,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def one_more(trainer: Trainer, waves: Waves, *, is_alone: bool) -> None:
-    mel, wanted = waves.crops(random.Random(trainer.step))
-    trainer.learn(mel, wanted, share=1.0, is_alone=is_alone)
+    mel, target = waves.crops(random.Random(trainer.step))
+    trainer.learn(mel, target, share=1.0, is_alone=is_alone)
 
 
 def test_a_stopped_run_ends_like_one_that_was_not(folder):
@@ -70,9 +70,9 @@ def test_the_held_out_shard_is_never_learned_from(folder):
     for _ in range(5):
         waves.refresh(random.Random(0))
     assert sorted(path.stem for path in waves._waves) == ["0001", "0002"]
-    mel, wanted = crops(train_vocoder.held_out(folder / "recordings"), random.Random(0))
+    mel, target = crops(train_vocoder.held_out(folder / "recordings"), random.Random(0))
     assert mel.shape == (2, 100, train_vocoder.CROP_FRAMES)
-    assert wanted.shape == (2, (train_vocoder.CROP_FRAMES - 1) * 256)
+    assert target.shape == (2, (train_vocoder.CROP_FRAMES - 1) * 256)
 
 
 def test_the_rate_rises_stays_and_falls_to_zero():
@@ -100,7 +100,7 @@ def test_a_shard_gives_back_what_was_written(tmp_path):
     assert (cat.written, cat.units, cat.shares, cat.pace) == ("Cat.", ("k", "##ˈæ", "##t", "."), (0.0, 1.0, 0.0), 1.0)
     assert cat.ticks.tolist() == [3, 1, 6, 1, 5, 2]
     assert good.ticks.tolist() == [2, 4, 6, 1]
-    assert [len(one.samples) for one in (cat, good)] == [18 * SAMPLES_PER_TICK, 13 * SAMPLES_PER_TICK]
+    assert [len(utterance.samples) for utterance in (cat, good)] == [18 * SAMPLES_PER_TICK, 13 * SAMPLES_PER_TICK]
 
 
 def test_the_language_of_a_text_chooses_the_voices_of_its_speakers():
@@ -110,8 +110,8 @@ def test_the_language_of_a_text_chooses_the_voices_of_its_speakers():
         ("我的 email.", "mixed", 1),
         ("A 好 cat.", "mixed", 0),
     ):
-        found = Assignment(Text(written, language), (), (0.5, 0.0, 0.5), 1.0)
-        assert found.voices == [(SPEAKERS[0][column], 0.5), (SPEAKERS[2][column], 0.5)]
+        assignment = Assignment(Text(written, language), (), (0.5, 0.0, 0.5), 1.0)
+        assert assignment.voices == [(SPEAKERS[0][column], 0.5), (SPEAKERS[2][column], 0.5)]
     draw = random.Random(3)
     assert all(sum(_shares(draw)) == pytest.approx(1, abs=0.01) for _ in range(200))
 

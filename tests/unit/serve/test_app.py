@@ -34,15 +34,15 @@ def test_the_http_layer_does_not_load_ray():
 def shape(application: Application) -> dict[str, Any]:
     """Deployment -> what it is constructed with, of everything that an application binds."""
     bound = application._bound_deployment
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     arguments = []
     for argument in bound.init_args:
         stages = argument.values() if isinstance(argument, dict) else ()
-        inner = [one for one in stages if isinstance(one, Application)]
-        for one in inner:
-            found |= shape(one)
+        inner = [stage for stage in stages if isinstance(stage, Application)]
+        for stage in inner:
+            options |= shape(stage)
         arguments.append(sorted(argument) if inner else argument)
-    return found | {bound.name: arguments}
+    return options | {bound.name: arguments}
 
 
 @pytest.mark.parametrize("name", ["dev", "cpu", "gpu", "two-gpu", "k8s-prod"])
@@ -52,7 +52,7 @@ def test_the_same_arguments_from_python_and_from_yaml(name: str):
     python = read_app_config(through_serve | {"source": None}).model_dump(exclude_unset=True)  # tuples, enums, paths
     from_yaml, from_python = (shape(app.build_app(args)) for args in (through_serve | {"source": None}, python))
     assert from_python == from_yaml
-    assert {one["name"] for one in document["applications"][0]["deployments"]} == set(from_yaml)
+    assert {deployment["name"] for deployment in document["applications"][0]["deployments"]} == set(from_yaml)
 
 
 def test_without_arguments_it_is_the_demo_voice():

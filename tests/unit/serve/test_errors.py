@@ -8,10 +8,10 @@ from serve.errors import ERROR_SPECS, to_api_error
 
 
 def kinds_of_errors() -> list[type[SynthesisError]]:
-    found = [SynthesisError]
-    for kind in found:
-        found += kind.__subclasses__()
-    return [kind for kind in found if kind.__module__ == errors.__name__]
+    kinds = [SynthesisError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    return [kind for kind in kinds if kind.__module__ == errors.__name__]
 
 
 @pytest.mark.parametrize("kind", kinds_of_errors())

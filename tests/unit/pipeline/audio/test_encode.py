@@ -183,8 +183,8 @@ def test_a_file_says_that_it_was_made(container, streamed, tmp_path):
     path.write_bytes(encode(speech_like(9000), container, streamed=streamed))
     program = needed_program("ffprobe", "ffmpeg")
     command = [program, "-v", "error", "-show_entries", "format_tags:stream_tags", "-of", "json", str(path)]
-    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    tags = found["format"].get("tags", {}) | found["streams"][0].get("tags", {})
+    probe = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    tags = probe["format"].get("tags", {}) | probe["streams"][0].get("tags", {})
     assert {name.lower(): value for name, value in tags.items()}["comment"] == MARK
 
 
@@ -320,9 +320,11 @@ def test_chapters_begin_where_they_begin(tmp_path, container):
         encoder.feed(np.zeros(RATE, np.float32))
         encoder.finish()
     with av.open(str(tmp_path / "book")) as read:
-        found = [(float(each["start"] * each["time_base"]), each["metadata"]["title"]) for each in read.chapters()]
-    assert [round(1000 * start) for start, _ in found] == starts_ms
-    assert [title.strip() for _, title in found] == [f"Part {at}: a = b" for at in range(len(starts_ms))]
+        entries = [
+            (float(chapter["start"] * chapter["time_base"]), chapter["metadata"]["title"]) for chapter in read.chapters()
+        ]
+    assert [round(1000 * start) for start, _ in entries] == starts_ms
+    assert [title.strip() for _, title in entries] == [f"Part {at}: a = b" for at in range(len(starts_ms))]
 
 
 # Formats: every name of a format selects that format; others are refused, with the field at fault.
@@ -365,8 +367,8 @@ ELEVENLABS = [
 
 @pytest.mark.parametrize("name", ELEVENLABS)
 def test_elevenlabs_names_are_known(name):
-    found = named_format(name)
-    parts = [found.container, found.sample_rate, *([] if found.kbps is None else [found.kbps])]
+    parsed = named_format(name)
+    parts = [parsed.container, parsed.sample_rate, *([] if parsed.kbps is None else [parsed.kbps])]
     assert "_".join(map(str, parts)) == name
 
 

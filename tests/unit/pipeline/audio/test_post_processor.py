@@ -24,10 +24,10 @@ def deliver(
     parts: list[tuple[Segment, np.ndarray]], cuts=(), *, speed: float = 1.0, closing_ms: int = 0, **options
 ) -> tuple[np.ndarray, PostProcessor]:
     request = SynthesisRequest("id", "text", "one", speed=speed, audio=AudioOptions(**options))
-    processor = PostProcessor(request, [each for each, _ in parts], VOICES)
+    processor = PostProcessor(request, [part for part, _ in parts], VOICES)
     pieces = []
-    for each, samples in parts:
-        pieces.append(processor.begin(each))
+    for part, samples in parts:
+        pieces.append(processor.begin(part))
         pieces += [processor.feed(piece) for piece in np.split(samples, sorted(cut for cut in cuts if cut <= len(samples)))]
     pieces.append(processor.finish(closing_ms))
     return np.concatenate(pieces), processor
@@ -120,7 +120,7 @@ def test_each_voice_gets_its_own_gain_and_keeps_it():
         (segment(2, voice="one"), speech(RATE, 0.05)),
     ]
     out, _ = deliver(parts, loudness_lufs=-30.0)
-    gains = [np.abs(out[at : at + RATE]).max() / np.abs(given[:RATE]).max() for at, (_, given) in
+    gains = [np.abs(out[at : at + RATE]).max() / np.abs(sound[:RATE]).max() for at, (_, sound) in
              zip((0, 3 * RATE, 4 * RATE), parts, strict=True)]  # fmt: skip
     assert gains[1] == pytest.approx(1.0), "it was measured at -30 LUFS"
     assert gains[0] == pytest.approx(gains[2])
@@ -138,8 +138,8 @@ def test_a_voices_own_gain_applies_unless_a_loudness_is_requested():
         return np.abs(out).max() / np.abs(speech(RATE, 0.1)).max()
 
     assert level(request) == pytest.approx(10 ** (6 / 20))
-    wanted = dataclasses.replace(request, audio=AudioOptions(loudness_lufs=-23.0, gain_db=1.0))
-    assert level(wanted) == pytest.approx(10 ** (4 / 20))
+    changed = dataclasses.replace(request, audio=AudioOptions(loudness_lufs=-23.0, gain_db=1.0))
+    assert level(changed) == pytest.approx(10 ** (4 / 20))
 
 
 def test_a_segments_gain_is_limited_as_well():
@@ -191,22 +191,22 @@ def test_segments_and_breaks_are_the_audio(segments, speed, rate, trim, closing_
         for index, (_, silence, pace) in enumerate(segments)
     ]
     processor = PostProcessor(request, parts, VOICES)
-    made, edges = 0, []
+    total, edges = 0, []
     for part, (samples, silence, _) in zip(parts, segments, strict=True):
-        made += len(processor.begin(part))
+        total += len(processor.begin(part))
         edges.append((processor.ended, processor.began))
         assert processor.began - processor.ended == round(silence * rate / 1000) or rate == 44_100
         assert abs(processor.began - processor.ended - silence * rate / 1000) <= 1
         place = processor.place()
         sound = draw.normal(0, 0.1, samples).astype(np.float32)
         for start in range(0, samples, cut):
-            made += len(processor.feed(sound[start : start + cut]))
+            total += len(processor.feed(sound[start : start + cut]))
         places = [place(sample) for sample in range(0, samples + 1, 97)]
         assert places == sorted(places)
         assert places[0] == processor.began
     last = place(samples)
-    made += len(processor.finish(closing_ms))
-    assert processor.began == made, "the reply ends where its last part ends"
+    total += len(processor.finish(closing_ms))
+    assert processor.began == total, "the reply ends where its last part ends"
     assert processor.ended <= last, "a quiet edge may have been cut"
     assert trim or processor.ended == last
     flat = [edge for pair in edges for edge in pair]

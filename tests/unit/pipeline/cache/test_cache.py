@@ -153,16 +153,16 @@ def segments(draw: st.DrawFn, books: int = 4) -> list[StepBlock]:
 
 
 @given(st.sampled_from([4, 1]).flatmap(segments), st.sampled_from(Kept))
-def test_what_is_packed_comes_back_bit_for_bit(blocks, kept):
-    back = unpack(pack(blocks, kept))
+def test_what_is_packed_comes_back_bit_for_bit(blocks, payload):
+    back = unpack(pack(blocks, payload))
     assert np.array_equal(back.codes, np.concatenate([block.codes for block in blocks]))
     assert back.codes.dtype == np.int64
     assert (back.first_step, back.finish) == (0, blocks[-1].finish)
     states = np.concatenate([block.hidden for block in blocks])
-    expected = states if kept is Kept.HIDDEN else states[:, :0]
+    expected = states if payload is Kept.HIDDEN else states[:, :0]
     assert back.hidden.dtype == np.float32
     assert np.array_equal(back.hidden.view(np.uint32), expected.view(np.uint32))
-    if kept is Kept.SAMPLES:
+    if payload is Kept.SAMPLES:
         samples = np.concatenate([block.samples for block in blocks])
         assert np.array_equal(back.samples.view(np.uint32), samples.view(np.uint32))
     else:
@@ -231,8 +231,8 @@ class Chain:
         return Synthesizer(*self.parts)
 
     def behind(self, cache: CodeCache) -> Synthesizer:
-        kept = Kept.HIDDEN if self.vocoder.use_decoder else Kept.CODES
-        return Synthesizer(*self.parts, CachedModel(self.engine, cache, payload=kept, fingerprint=""))
+        payload = Kept.HIDDEN if self.vocoder.use_decoder else Kept.CODES
+        return Synthesizer(*self.parts, CachedModel(self.engine, cache, payload=payload, fingerprint=""))
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["from hidden states", "from codes"])
@@ -318,8 +318,8 @@ def test_only_what_the_vocoder_reads_is_stored(chain):
     steps = chain.engine.stats().steps
     play(chain.behind(CodeCache(0)), request_for())
     steps = chain.engine.stats().steps - steps
-    each = (4 * 128 if chain.vocoder.use_decoder else 0) + 5
-    assert cache.stats().bytes == pytest.approx(steps * each, abs=OVERHEAD + 32)
+    step_bytes = (4 * 128 if chain.vocoder.use_decoder else 0) + 5
+    assert cache.stats().bytes == pytest.approx(steps * step_bytes, abs=OVERHEAD + 32)
 
 
 @pytest.mark.slow
@@ -341,13 +341,13 @@ def test_a_reply_is_made_unless_the_cache_has_every_segment(chain):
     cached = chain.behind(CodeCache(1 << 24))
     beginning = "First of all, this is the beginning of it. "
 
-    async def made(rest: str) -> tuple[CacheResult, bool]:
+    async def source_of(rest: str) -> tuple[CacheResult, bool]:
         chunks = [chunk async for chunk in cached.stream(request_for(beginning + rest))]
         return chunks[0].cache, any(chunk.is_made for chunk in chunks)
 
     ends = (TEXTS[3], TEXTS[3], "And then it ends in another way altogether, does it.")
     sources = (CacheResult.MISS, True), (CacheResult.HIT, False), (CacheResult.HIT, True)
-    assert tuple(asyncio.run(made(rest)) for rest in ends) == sources
+    assert tuple(asyncio.run(source_of(rest)) for rest in ends) == sources
 
 
 # Fingerprints that change.
@@ -457,8 +457,8 @@ async def test_redis_serves_other_processes_until_an_entry_expires(chain, redis_
         await tier._redis.unlink(name)
     assert (await audio_of(chain.behind(CodeCache(0, shared=tier)), request_for(TEXTS[1])))[1] is CacheResult.MISS
     await tier.written()
-    for each in (tier, cache._shared):
-        await each.close()
+    for layer in (tier, cache._shared):
+        await layer.close()
 
 
 @pytest.mark.slow

@@ -119,25 +119,25 @@ async def play(events: list, max_bytes: int) -> None:
     cache, model = CodeCache(max_bytes), Model()
     listeners: list[Listener] = []
     refreshed: Counter[str] = Counter()
-    for kind, what, slow in events:
+    for kind, text, slow in events:
         if kind in ("ask", "refresh"):
-            listener = Listener(what, pace=asyncio.Semaphore(0) if slow else None)
+            listener = Listener(text, pace=asyncio.Semaphore(0) if slow else None)
             listener.task = asyncio.create_task(listener.listen(cache, model, refresh=kind == "refresh"))
-            refreshed[what] += kind == "refresh"
+            refreshed[text] += kind == "refresh"
             listeners.append(listener)
         elif kind == "step":
-            model.gate(what).release()
+            model.gate(text).release()
         elif kind == "break":
-            model.broken.add(what)
+            model.broken.add(text)
         elif listeners:
-            chosen = listeners[what % len(listeners)]
+            chosen = listeners[text % len(listeners)]
             if kind == "leave":
                 chosen.task.cancel()
             elif chosen.pace is not None:
                 chosen.pace.release()
         await settle()
         for key in "012":
-            waiting = [one for one in listeners if one.key == key and not one.task.done()]
+            waiting = [listener for listener in listeners if listener.key == key and not listener.task.done()]
             assert model.running[key] <= 1 + refreshed[key], "a segment is generated once, however many requests need it"
             assert waiting or not model.running[key], "a stream without listeners is closed"
     for listener in listeners:
@@ -147,7 +147,7 @@ async def play(events: list, max_bytes: int) -> None:
     for key in "012":
         for _ in range(BLOCKS * (model.opened[key] + 1)):
             model.gate(key).release()
-    await asyncio.gather(*(one.task for one in listeners), return_exceptions=True)
+    await asyncio.gather(*(listener.task for listener in listeners), return_exceptions=True)
     for listener in listeners:
         assert np.array_equal(listener.codes, WHOLE[listener.key][: len(listener.codes)]), "no byte of another segment"
         if listener.error is not None:
@@ -291,13 +291,13 @@ def test_every_listener_gets_its_own_copy_of_an_error():
     async def play() -> list[SynthesisError | None]:
         cache, model = CodeCache(1 << 20), Model(broken={"1"})
         listeners = [Listener("1") for _ in range(3)]
-        for one in listeners:
-            one.task = asyncio.create_task(one.listen(cache, model, refresh=False))
+        for listener in listeners:
+            listener.task = asyncio.create_task(listener.listen(cache, model, refresh=False))
         await settle()
         model.gate("1").release()
-        await asyncio.gather(*(one.task for one in listeners))
+        await asyncio.gather(*(listener.task for listener in listeners))
         assert cache.stats().entries == 0
-        return [one.error for one in listeners]
+        return [listener.error for listener in listeners]
 
     errors = asyncio.run(play())
     assert [(type(error), error.message) for error in errors] == [(NonFiniteOutput, "broken")] * 3

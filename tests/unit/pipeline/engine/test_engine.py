@@ -61,12 +61,12 @@ def test_alone_equals_crowded_equals_reused_slot_equals_another_engine(make_engi
     engine, other = make_engine(**numerics), make_engine(**numerics)
     requests = [distinct(number, demo.gpt_spec.width) for number in range(12)]
     alone = [take(engine, *request) for request in requests]
-    assert all(len(one.codes) > 0 for one in alone)
-    assert len({one.codes.tobytes() for one in alone}) == len(alone), "the requests differ, or equality proves nothing"
+    assert all(len(take.codes) > 0 for take in alone)
+    assert len({take.codes.tobytes() for take in alone}) == len(alone), "the requests differ, or equality proves nothing"
     for order in (requests, requests[::-1], random.Random(1).sample(requests, len(requests))):
         crowded = dict(zip(map(id, order), run_together(engine, order), strict=True))
-        assert all(one.equals(crowded[id(request)]) for one, request in zip(alone, requests, strict=True))
-    assert all(one.equals(there) for one, there in zip(alone, run_together(other, requests), strict=True))
+        assert all(take.equals(crowded[id(request)]) for take, request in zip(alone, requests, strict=True))
+    assert all(take.equals(there) for take, there in zip(alone, run_together(other, requests), strict=True))
 
 
 @pytest.mark.slow
@@ -74,33 +74,33 @@ def test_alone_equals_crowded_equals_reused_slot_equals_another_engine(make_engi
 def test_rounds_blocks_and_buffers_change_no_bit(make_engine, demo, change):
     requests = [distinct(number, demo.gpt_spec.width) for number in range(6)]
     plain, changed = run_together(make_engine(), requests), run_together(make_engine(**change), requests)
-    assert all(one.equals(another) for one, another in zip(plain, changed, strict=True))
+    assert all(take.equals(another) for take, another in zip(plain, changed, strict=True))
 
 
 @pytest.mark.parametrize("steps_per_round", [1, 3])
 @pytest.mark.parametrize(
-    "blocks", [(7, 3, 5), *(pytest.param(each, marks=pytest.mark.slow) for each in ((), (1,), (30, 8), (1000,)))]
+    "blocks", [(7, 3, 5), *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in ((), (1,), (30, 8), (1000,)))]
 )
 def test_blocks_come_in_the_sizes_that_are_of_use_and_change_no_bit(make_engine, demo, blocks, steps_per_round):
     """A size beyond the buffer is cut to what the buffer holds: nobody waits for ever."""
     engine = make_engine(steps_per_round=steps_per_round, buffer_steps=16, ignore_eos=True)
     prompt, sampling = make_prompt(9, max_steps=60), SamplingParams(seed=3)
-    asked = replace(prompt, scheduling=SchedulingParams(blocks=blocks))
+    changed = replace(prompt, scheduling=SchedulingParams(blocks=blocks))
 
     async def read() -> list[StepBlock]:
-        return [block async for block in engine.generate(asked, sampling, timeout_s=100)]
+        return [block async for block in engine.generate(changed, sampling, timeout_s=100)]
 
-    found = asyncio.run(read())
+    blocks_read = asyncio.run(read())
     due = accumulate(chain(wished := [min(size, 16 - steps_per_round) for size in blocks or (4,)], repeat(wished[-1])))
     ends, stop = [], next(due)
     for end in range(steps_per_round, 60, steps_per_round):  # the end of each round but the last
         if end >= stop:
             ends.append(end)
-            stop = next(one for one in due if one > end)
-    assert [block.first_step + len(block.codes) for block in found] == [*ends, 60]
+            stop = next(edge for edge in due if edge > end)
+    assert [block.first_step + len(block.codes) for block in blocks_read] == [*ends, 60]
     plain = take(engine, prompt, sampling)
-    assert np.array_equal(np.concatenate([block.hidden for block in found]), plain.hidden)
-    assert np.array_equal(np.concatenate([block.codes for block in found]), plain.codes)
+    assert np.array_equal(np.concatenate([block.hidden for block in blocks_read]), plain.hidden)
+    assert np.array_equal(np.concatenate([block.codes for block in blocks_read]), plain.codes)
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_prompts_prefilled_together_equal_prompts_prefilled_alone(make_engine, d
     engine = make_engine(prefill_rows=3)
     requests = [(make_prompt(9 + number % 8, number=number, max_steps=20), SamplingParams(seed=number)) for number in range(9)]
     alone = [take(engine, *request) for request in requests]
-    assert all(one.equals(there) for one, there in zip(alone, run_together(engine, requests), strict=True))
+    assert all(take.equals(there) for take, there in zip(alone, run_together(engine, requests), strict=True))
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_whoever_is_cancelled_the_others_never_notice(make_engine, demo, factory
     plain = make_engine()
     alone = [take(plain, *request) for request in requests]
 
-    async def one(index: int, chance: random.Random) -> Take | None:
+    async def listener(index: int, chance: random.Random) -> Take | None:
         await asyncio.sleep(chance.random() * 0.5)
         leave_after = chance.randint(0, 20) if chance.random() < 0.5 else None
         prompt, sampling = requests[index]
@@ -135,12 +135,12 @@ def test_whoever_is_cancelled_the_others_never_notice(make_engine, demo, factory
 
     async def storm() -> list[Take | None]:
         chance = random.Random(5)
-        return await asyncio.gather(*(one(index, random.Random(chance.random())) for index in range(len(requests))))
+        return await asyncio.gather(*(listener(index, random.Random(chance.random())) for index in range(len(requests))))
 
     results = asyncio.run(storm())
     assert sum(result is not None for result in results) > 10
     assert sum(result is None for result in results) > 5
-    assert all(result is None or result.equals(one) for result, one in zip(results, alone, strict=True))
+    assert all(result is None or result.equals(take) for result, take in zip(results, alone, strict=True))
     wait_until(lambda: engine.stats().slots_used == 0 and engine.stats().waiting == 0, 20.0)
     engine._scheduler.check()
 
@@ -160,12 +160,12 @@ def test_refine_pass_and_codes_share_the_slots_unnoticed(make_engine, demo):
     alone = [take(engine, *request) for request in requests]
     assert alone[1].codes.shape[1] == 1, "one text token a step"
     assert alone[1].codes.max() > 626 or demo.gpt_spec.text_vocab <= 626, "drawn from the text vocabulary"
-    assert all(one.equals(there) for one, there in zip(alone, run_together(engine, requests), strict=True))
+    assert all(take.equals(there) for take, there in zip(alone, run_together(engine, requests), strict=True))
 
 
 @pytest.mark.parametrize(
     "numerics",
-    [{}, *(pytest.param(each, marks=pytest.mark.slow) for each in ({"kv": "int8"}, {"decode": "torch", "kv": "int8"}))],
+    [{}, *(pytest.param(options, marks=pytest.mark.slow) for options in ({"kv": "int8"}, {"decode": "torch", "kv": "int8"}))],
 )
 def test_non_finite_row_ends_alone_and_leaves_its_slot_clean(make_engine, demo, numerics):
     engine = make_engine(**numerics)
@@ -181,9 +181,9 @@ def test_non_finite_row_ends_alone_and_leaves_its_slot_clean(make_engine, demo, 
 
     results = asyncio.run(mixed())
     assert all(isinstance(result, NonFiniteOutput) for result in results[0::2])
-    assert all(one.equals(result) for one, result in zip(alone, results[1::2], strict=True))
+    assert all(take.equals(result) for take, result in zip(alone, results[1::2], strict=True))
     # Every slot has been poisoned by now; whoever comes next must not meet any of it.
-    assert all(one.equals(there) for one, there in zip(alone, run_together(engine, requests), strict=True))
+    assert all(take.equals(there) for take, there in zip(alone, run_together(engine, requests), strict=True))
     engine.check_health()
 
 
@@ -204,7 +204,7 @@ def test_an_engine_that_ignores_the_end_runs_every_segment_to_its_cap(make_engin
     sampling = SamplingParams(temperature=2.0, top_p=1.0, top_k=626)
     requests = [(make_prompt(max_steps=128), replace(sampling, seed=seed)) for seed in range(20)]
     lengths = {
-        ignores: [len(found.codes) for found in run_together(make_engine(ignore_eos=ignores, slots=10), requests)]
+        ignores: [len(take.codes) for take in run_together(make_engine(ignore_eos=ignores, slots=10), requests)]
         for ignores in (True, False)
     }
     assert set(lengths[True]) == {128}
@@ -266,8 +266,8 @@ def test_slow_reader_pauses_itself_alone_and_loses_nothing(make_engine):
         first = await anext(slow)
         fast = [await collect(engine.generate(make_prompt(max_steps=100), SamplingParams(min_steps=100), timeout_s=60))]
         assert len(fast[0].codes) == 100, "the neighbour finished meanwhile"
-        held = sum(sequence.pending_steps for sequence in engine._scheduler._running())
-        assert held <= 16, "no more than the buffer was made ahead"
+        pending = sum(sequence.pending_steps for sequence in engine._scheduler._running())
+        assert pending <= 16, "no more than the buffer was made ahead"
 
         async def rest():
             yield first

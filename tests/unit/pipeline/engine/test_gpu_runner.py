@@ -76,10 +76,10 @@ def expected(shallow, requests) -> Iterator[list[Take]]:
 
 @pytest.mark.parametrize("attention", [{}, pytest.param({"attention": "sdpa"}, marks=pytest.mark.nightly)])
 def test_codes_are_the_cpus_and_states_agree(shallow, requests, expected, attention):
-    for found, take in zip(run(shallow, requests, **attention), expected, strict=True):
-        np.testing.assert_array_equal(found.codes, take.codes)
-        assert found.finish == take.finish
-        assert np.abs(found.hidden - take.hidden).max() < 1e-4
+    for ours, take in zip(run(shallow, requests, **attention), expected, strict=True):
+        np.testing.assert_array_equal(ours.codes, take.codes)
+        assert ours.finish == take.finish
+        assert np.abs(ours.hidden - take.hidden).max() < 1e-4
 
 
 @pytest.mark.nightly
@@ -95,19 +95,19 @@ def test_alone_equals_crowded_bit_for_bit_in_bfloat16(shallow, requests, setting
 
 
 def test_a_cache_of_8_bits_is_that_of_the_cpus_torch(shallow, requests):
-    for found, take in zip(
+    for ours, take in zip(
         run(shallow, requests[:2], kv="int8"), run(shallow, requests[:2], CpuRunner, kv="int8", decode="torch"), strict=True
     ):
-        np.testing.assert_array_equal(found.codes, take.codes)
-        assert np.abs(found.hidden - take.hidden).max() < 5e-3  # a number at half a step may be rounded either way
+        np.testing.assert_array_equal(ours.codes, take.codes)
+        assert np.abs(ours.hidden - take.hidden).max() < 5e-3  # a number at half a step may be rounded either way
 
 
 def test_a_broken_row_ends_alone_and_its_slot_is_clean_for_the_next(shallow, requests, expected):
     poison = make_prompt(10, speaker=np.full(shallow.gpt_spec.width, np.nan, np.float16)), SamplingParams()
     first, *good = run(shallow, [poison, requests[0], requests[1]])
     assert isinstance(first, NonFiniteOutput)
-    for found, take in zip(good, expected, strict=False):
-        np.testing.assert_array_equal(found.codes, take.codes)
+    for ours, take in zip(good, expected, strict=False):
+        np.testing.assert_array_equal(ours.codes, take.codes)
 
 
 class Nodes(TorchDispatchMode):
@@ -164,8 +164,8 @@ def test_what_a_preemption_needs_was_pinned_at_the_start_whatever_its_length(sha
     pinned, sizes[:] = Counter(sizes), []
     monkeypatch.setattr(runner, "_is_cuda", False)
     for length in (1, 37, 128):
-        kept = runner.preempt(1, length)
-        assert [part.shape[2] for part in kept.cached] == [length] * len(kept.cached)
+        state = runner.preempt(1, length)
+        assert [part.shape[2] for part in state.cached] == [length] * len(state.cached)
     assert pinned == Counter(sizes), "three sequences, of any length"
 
 
@@ -196,12 +196,12 @@ def test_a_prefill_is_nine_nodes_a_layer_and_four(demo, monkeypatch, settings, o
 
 
 def test_the_nodes_of_a_window_are_those_of_its_layers_whatever_its_length(demo):
-    found = set()
+    counts = set()
     for chunk in (8, 48):
         config = VocoderConfig(method="windows")
         call, nodes = WindowCall(build_network(config, demo), rows=1, steps=chunk + 104, look_ahead=52), Nodes()
         with torch.inference_mode(), nodes:
             call._run(1)
-        found.add(len(nodes.torch))
-    assert len(found) == 1, "a longer window has larger nodes, not more"
-    assert found.pop() <= 201
+        counts.add(len(nodes.torch))
+    assert len(counts) == 1, "a longer window has larger nodes, not more"
+    assert counts.pop() <= 201

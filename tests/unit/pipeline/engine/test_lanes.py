@@ -70,7 +70,7 @@ def preempted(
             coming = iter(urgent)
             others: list[asyncio.Task[Take]] = []
 
-            async def heard(request: Request) -> Take:
+            async def take(request: Request) -> Take:
                 async def blocks():
                     async for block in run(request, BULK):
                         following = next(coming, None)
@@ -81,7 +81,7 @@ def preempted(
 
                 return await collect(blocks())
 
-            takes = await asyncio.gather(*map(heard, bulk))
+            takes = await asyncio.gather(*map(take, bulk))
             assert next(coming, None) is None, "all urgent ones came"
             return [*takes, *await asyncio.gather(*others)]
 
@@ -92,16 +92,16 @@ def alone(demo: Checkpoint, requests: list[Request], factory: Factory = make_run
     values = {"slots": 2, "threads": 1, "max_prompt": 64, "max_steps": 128, "block_steps": 1, "buffer_steps": 128} | overrides
     with closing(Engine(EngineConfig.varied(values), demo, factory=factory)) as engine:
 
-        async def each() -> list[Take]:
+        async def takes() -> list[Take]:
             return [await collect(engine.generate(*request, timeout_s=250, admitted=True)) for request in requests]
 
-        return asyncio.run(each())
+        return asyncio.run(takes())
 
 
 # Every way a CPU decodes, and a runner that is one round ahead.
 WAYS = [
-    (each, make_runner) if isinstance(each, dict) else pytest.param(*each.values, make_runner, marks=each.marks)
-    for each in NUMERICS
+    (numerics, make_runner) if isinstance(numerics, dict) else pytest.param(*numerics.values, make_runner, marks=numerics.marks)
+    for numerics in NUMERICS
 ]
 
 
@@ -156,18 +156,18 @@ def test_a_row_that_is_left_out_of_rounds_is_bit_equal(demo, monkeypatch, numeri
     bulk = [(make_prompt(9 + n, number=n, max_steps=steps), SamplingParams(seed=n, min_steps=steps)) for n in range(2)]
     urgent = [(make_prompt(12, number=9, max_steps=steps // 2), SamplingParams(seed=2, min_steps=steps // 2))]
     size = numerics | {"slots": 3, "max_steps": 64, "buffer_steps": 128}
-    held = []
+    waiting = []
     plan_of = Scheduler.next_plan
 
     def next_plan(scheduler: Scheduler, now: float) -> Plan:
         plan = plan_of(scheduler, now)
-        held.append(len(scheduler._running()) - len(plan.decode))
+        waiting.append(len(scheduler._running()) - len(plan.decode))
         return plan
 
     monkeypatch.setattr(Scheduler, "next_plan", next_plan)
     takes, preemptions = preempted(demo, bulk, urgent, factory, **size)
     assert not preemptions
-    assert max(held) >= 1, "bulk rows were held"
+    assert max(waiting) >= 1, "bulk rows were held"
     expected = alone(demo, [*bulk, *urgent], factory, **size)
     assert all(take.equals(other) for take, other in zip(takes, expected, strict=True))
 
@@ -178,13 +178,13 @@ def test_nothing_of_a_slot_is_forgotten(demo, kind):
     slots = 13  # a size nothing else has
     runner = kind(EngineConfig(slots=slots, threads=1, max_prompt=64, max_steps=64), demo)
     made_anew = {"_x", "_slot_index", "_residual", "active", "tokens", "ends", "finite", "emitted", "ended", "broken"}
-    kept = {place_of(rows) for rows in runner._state.persistent()}
+    places = {place_of(rows) for rows in runner._state.persistent()}
     for place in (runner, runner._state):
         names = [field.name for field in fields(place)] if is_dataclass(place) else vars(place)
         for name in names:
             value = getattr(place, name)
             if isinstance(value, torch.Tensor | np.ndarray) and len(value) in (slots, slots + 1) and name not in made_anew:
-                assert place_of(value) in kept, f"{name} is not kept when a sequence is preempted"
+                assert place_of(value) in places, f"{name} is not kept when a sequence is preempted"
 
 
 def place_of(rows: torch.Tensor | np.ndarray) -> int:
@@ -216,7 +216,7 @@ class Simulation:
         self.served: list[Sequence] = []
         self.done: list[Sequence] = []
         self.heard_at: dict[int, float] = {}
-        self.made = 0
+        self.rounds = 0
 
     def submit(self, sequence: Sequence, *, admitted: bool = False) -> bool:
         try:
@@ -239,7 +239,7 @@ class Simulation:
         self.now += STEP_S
         for sequence in plan.decode:
             sequence.emit(np.zeros(WIDTH, np.float32), np.zeros(4, np.int64))
-            self.made += 1
+            self.rounds += 1
             if sequence.steps == min(sequence.prompt.scheduling.first_steps, sequence.max_steps):
                 self.heard_at[id(sequence)] = self.now
             if sequence.steps >= sequence.max_steps:
@@ -280,10 +280,10 @@ def test_who_is_admitted_is_served_and_heard_as_promised(coming, slots, max_pree
             for _ in range(rounds):
                 sim.round()
             sequence = claimed(lane, tenant=tenant, steps=steps, now=sim.now, promise_s=promise_s)
-            made = sim.made
+            before = sim.rounds
             if sim.submit(sequence):
                 admitted.append(sequence)
-            assert sim.made == made, "asking costs no step"
+            assert sim.rounds == before, "asking costs no step"
         while not sim.is_idle:
             sim.round()
         assert sorted(map(id, sim.done)) == sorted(map(id, admitted)), "nobody admitted is lost, nobody is served twice"
@@ -419,7 +419,7 @@ def test_tenants_of_a_lane_get_equal_shares_of_steps(seed, lane):
             tenant = "a" if number < 60 else "b"
             sim.submit(claimed(lane, tenant=tenant, steps=chance.randint(5, 60)), admitted=True)
         given_steps = {"a": 0, "b": 0}
-        while all(any(each.tenant == tenant for each in sim.scheduler.queue) for tenant in "ab"):
+        while all(any(entry.tenant == tenant for entry in sim.scheduler.queue) for tenant in "ab"):
             before = len(sim.served)
             sim.round()
             for sequence in sim.served[before:]:
@@ -445,7 +445,7 @@ def test_a_tenant_pays_for_what_was_made(lane, then):
         for _ in range(40):
             submit("patient")
         sim.scheduler.next_plan(0.0)
-        wanted = submit("other") if then.endswith("behind it") and not cancelled else None
+        candidate = submit("other") if then.endswith("behind it") and not cancelled else None
         gone = []
         for _ in range(cancelled):
             gone.append(submit("other"))
@@ -453,13 +453,13 @@ def test_a_tenant_pays_for_what_was_made(lane, then):
                 sim.scheduler.cancel(gone[-1])
                 sim.scheduler.next_plan(0.0)
         if then.endswith("behind it"):
-            wanted = wanted or submit("other")
+            candidate = candidate or submit("other")
         for sequence in gone:
             sim.scheduler.cancel(sequence)
         sim.scheduler.next_plan(0.0)
-        wanted = wanted or submit("other")
+        candidate = candidate or submit("other")
         count = 0
-        while wanted.slot is None:
+        while candidate.slot is None:
             (running,) = sim.scheduler._running()
             running.steps = running.max_steps
             sim.scheduler.release(running)
@@ -476,15 +476,15 @@ def test_whoever_made_less_than_predicted_is_served_sooner():
         for _ in range(10):
             for tenant in ("brief", "long"):
                 sim.submit(claimed(Lane.STANDARD, tenant=tenant, steps=100), admitted=True)
-        made = {"brief": 0, "long": 0}
+        steps = {"brief": 0, "long": 0}
         for turn in range(200):
             sim.scheduler.next_plan(0.0)
             running = sim.scheduler._running()
             running[0].steps = 5 if running[0].tenant == "brief" else 100
-            made[running[0].tenant] += running[0].steps * (turn >= 20)  # those before were asked for at once
+            steps[running[0].tenant] += running[0].steps * (turn >= 20)  # those before were asked for at once
             sim.submit(claimed(Lane.STANDARD, tenant=running[0].tenant, steps=100), admitted=True)
             sim.scheduler.release(running[0])
-        assert made["brief"] > 0.7 * made["long"], made
+        assert steps["brief"] > 0.7 * steps["long"], steps
 
     inside_a_loop(work)
 

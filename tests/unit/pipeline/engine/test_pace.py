@@ -23,25 +23,25 @@ STEP_OF_SPEECH_S = 1 / STEPS_PER_SECOND  # a step of audio lasts so long
 SLOTS = 16
 
 
-def learned(fixed: float, each: float, *, slowest: float | None = 0.82, rows=(1, 2, 3), prefill: float = 0.0) -> Pace:
+def learned(fixed: float, per_row: float, *, slowest: float | None = 0.82, rows=(1, 2, 3), prefill: float = 0.0) -> Pace:
     """Steps of n rows take `fixed` + `each` x n of the time that their audio lasts."""
     pace = Pace(slowest, SLOTS)
     for number in rows * 20:
-        step_s = (fixed + each * number) * STEP_OF_SPEECH_S
+        step_s = (fixed + per_row * number) * STEP_OF_SPEECH_S
         pace.add(number, step_s, prefill * step_s)
     return pace
 
 
-@given(fixed=st.floats(0.01, 0.7), each=st.floats(0.005, 0.3), slowest=st.floats(0.1, 1.0))
-def test_one_row_more_would_be_too_slow(fixed, each, slowest):
-    pace = learned(fixed, each, slowest=slowest)
+@given(fixed=st.floats(0.01, 0.7), per_row=st.floats(0.005, 0.3), slowest=st.floats(0.1, 1.0))
+def test_one_row_more_would_be_too_slow(fixed, per_row, slowest):
+    pace = learned(fixed, per_row, slowest=slowest)
     most = pace.most_rows
-    if fixed + each > slowest * 1.0001:
+    if fixed + per_row > slowest * 1.0001:
         assert most == SLOTS, "not even one alone is smooth: nothing is gained by holding others back"
         assert pace.fast_rows == 0, "but bulk"
-    elif fixed + each < slowest * 0.9999:
-        assert fixed + each * most <= slowest + 1e-6
-        assert most == SLOTS or fixed + each * (most + 1) > slowest - 1e-6
+    elif fixed + per_row < slowest * 0.9999:
+        assert fixed + per_row * most <= slowest + 1e-6
+        assert most == SLOTS or fixed + per_row * (most + 1) > slowest - 1e-6
 
 
 def test_before_the_first_round_and_without_a_limit_all_slots_may_be_taken():
@@ -86,7 +86,7 @@ def test_a_machine_that_becomes_slower_is_noticed():
 SMOOTH = 6
 
 
-def wanted(lane: Lane, *, steps: int, now: float = 0.0, promise_s: float | None = None) -> Sequence:
+def waiting_sequence(lane: Lane, *, steps: int, now: float = 0.0, promise_s: float | None = None) -> Sequence:
     sequence = make_sequence(max_steps=steps, now=now)
     sequence.prompt = replace(make_prompt(12, max_steps=steps), scheduling=SchedulingParams(lane, first_steps=4))
     sequence.sampling = SamplingParams(min_steps=steps)
@@ -97,10 +97,10 @@ def wanted(lane: Lane, *, steps: int, now: float = 0.0, promise_s: float | None 
 class Engine:
     """The real scheduler, and time that passes with rounds: steps of n rows take `fixed` + `each` x n of their speech."""
 
-    def __init__(self, fixed: float = 0.2, each: float = 0.1) -> None:
+    def __init__(self, fixed: float = 0.2, per_row: float = 0.1) -> None:
         values = {"slots": 10, "max_prompt": 64, "max_steps": 1024, "max_waiting": 64, "buffer_steps": 4096, "block_steps": 1}
         self.scheduler = Scheduler(EngineConfig.varied(values | {"max_rtf": 0.82, "bulk_patience_s": 2.0}))
-        self.fixed, self.each = fixed, each
+        self.fixed, self.per_row = fixed, per_row
         self.now = 0.0
         self.rows: list[int] = []
         self.done: list[Sequence] = []
@@ -114,7 +114,7 @@ class Engine:
             plan = self.scheduler.next_plan(self.now)
             for sequence in plan.restore:
                 sequence.preempted_state = None
-            step_s = (self.fixed + self.each * len(plan.decode)) * STEP_OF_SPEECH_S
+            step_s = (self.fixed + self.per_row * len(plan.decode)) * STEP_OF_SPEECH_S
             self.now += step_s
             self.rows.append(len(plan.decode))
             if plan.decode:
@@ -132,7 +132,7 @@ def test_who_would_slow_the_listeners_down_waits_and_is_served():
     async def work() -> None:
         engine = Engine()
         for number in range(30):
-            engine.submit(wanted(Lane.STANDARD if number % 3 else Lane.INTERACTIVE, steps=60))
+            engine.submit(waiting_sequence(Lane.STANDARD if number % 3 else Lane.INTERACTIVE, steps=60))
         engine.run(600)
         assert len(engine.done) == 30
         assert max(engine.rows) == SMOOTH, "all that are smooth, and no more"
@@ -144,13 +144,13 @@ def test_bulk_takes_every_slot_until_somebody_listens():
     async def work() -> None:
         engine = Engine()
         for _ in range(12):
-            engine.submit(wanted(Lane.BULK, steps=200))
+            engine.submit(waiting_sequence(Lane.BULK, steps=200))
         engine.run(30)
         assert engine.rows[-1] == 10
-        engine.submit(wanted(Lane.INTERACTIVE, steps=20, now=engine.now))
+        engine.submit(waiting_sequence(Lane.INTERACTIVE, steps=20, now=engine.now))
         engine.run(3)
-        heard = [row for row in engine.scheduler._running() if row.lane is Lane.INTERACTIVE]
-        assert len(heard) == 1, "it takes a slot from bulk at once"
+        interactive = [row for row in engine.scheduler._running() if row.lane is Lane.INTERACTIVE]
+        assert len(interactive) == 1, "it takes a slot from bulk at once"
         engine.run(1500)
         assert len(engine.done) == 13
 
@@ -161,7 +161,7 @@ def test_a_reader_that_pauses_takes_nobodys_place():
     async def work() -> None:
         engine = Engine()
         for _ in range(10):
-            engine.submit(wanted(Lane.STANDARD, steps=250))
+            engine.submit(waiting_sequence(Lane.STANDARD, steps=250))
         engine.run(30)
         for row in engine.scheduler._running()[:2]:
             row.stream._put_steps += 5000  # more than the buffer holds: nothing is read
@@ -176,27 +176,27 @@ def test_promises_count_with_the_slots_that_may_be_taken():
     async def work() -> None:
         engine = Engine()
         for _ in range(SMOOTH):
-            engine.submit(wanted(Lane.STANDARD, steps=200))
+            engine.submit(waiting_sequence(Lane.STANDARD, steps=200))
         engine.run(60)
         with pytest.raises(DeadlineUnmeetable):
-            engine.submit(wanted(Lane.STANDARD, steps=60, now=engine.now, promise_s=1.0))
-        engine.submit(wanted(Lane.STANDARD, steps=60, now=engine.now, promise_s=9.0))
+            engine.submit(waiting_sequence(Lane.STANDARD, steps=60, now=engine.now, promise_s=1.0))
+        engine.submit(waiting_sequence(Lane.STANDARD, steps=60, now=engine.now, promise_s=9.0))
 
     asyncio.run(work())
 
 
-@pytest.mark.parametrize(("fixed", "each"), [(0.3, 0.3), (0.7, 0.5)], ids=["one row is fast enough", "none is"])
-def test_a_listener_beside_an_old_book_is_not_slowed_down(fixed: float, each: float):
+@pytest.mark.parametrize(("fixed", "per_row"), [(0.3, 0.3), (0.7, 0.5)], ids=["one row is fast enough", "none is"])
+def test_a_listener_beside_an_old_book_is_not_slowed_down(fixed: float, per_row: float):
     """Bulk that has waited long decodes beside a listener only with the time of audio that is ahead."""
 
     async def work() -> None:
-        engine = Engine(fixed, each)
-        books = [wanted(Lane.BULK, steps=1000) for _ in range(2)]
+        engine = Engine(fixed, per_row)
+        books = [waiting_sequence(Lane.BULK, steps=1000) for _ in range(2)]
         for book in books:
             engine.submit(book)
         engine.run(150)
         assert engine.now > 2.0, "they are overdue"
-        listener = wanted(Lane.INTERACTIVE, steps=800, now=engine.now)
+        listener = waiting_sequence(Lane.INTERACTIVE, steps=800, now=engine.now)
         engine.submit(listener)
         engine.run(1)
         assert listener.slot is not None, "at once"
@@ -205,7 +205,7 @@ def test_a_listener_beside_an_old_book_is_not_slowed_down(fixed: float, each: fl
             engine.run(1)
             played.append((engine.now - listener.first_block_at) / STEP_OF_SPEECH_S - listener.steps)
         beside = books[0].steps - before
-        if fixed + each < 0.82:
+        if fixed + per_row < 0.82:
             assert max(played) <= 1, "no gap"
             assert beside > 50, "and the book goes on"
         else:

@@ -72,7 +72,7 @@ class VirtualEngine:
         self.rounds: list[tuple[int, int]] = []  # rows with a listener, rows of bulk
         self._coming: deque[Arrival] = deque()
         self._inside: dict[Sequence, Outcome] = {}
-        self._made: deque[tuple[Plan, RoundOutput]] = deque()
+        self._outputs: deque[tuple[Plan, RoundOutput]] = deque()
 
     def play(self, arrivals: Iterable[Arrival]) -> list[Outcome]:
         """Returns the outcomes, in the order of arrival."""
@@ -139,7 +139,7 @@ class VirtualEngine:
         self.pass_time(self.prefill_s)
 
     def launch(self, plan: Plan) -> None:
-        assert len(self._made) <= self.rounds_ahead
+        assert len(self._outputs) <= self.rounds_ahead
         steps, slots = self.config.steps_per_round, self.config.slots
         self.copied_back_at_once += len({row for row, _ in plan.preempt} & set(plan.restore))
         listened = sum(row.lane is not Lane.BULK for row in plan.decode)
@@ -147,25 +147,25 @@ class VirtualEngine:
         emitted, ended = np.zeros((steps, slots), bool), np.zeros(slots, bool)
         for row in plan.decode:
             in_flight = sum(
-                int(output.emitted[:, slot_of(row)].sum()) for earlier, output in self._made if row in earlier.decode
+                int(output.emitted[:, slot_of(row)].sum()) for earlier, output in self._outputs if row in earlier.decode
             )
-            left = self._inside[row].arrival.steps - row.steps - in_flight if row in self._inside else 0
-            emitted[: max(0, left), slot_of(row)] = True
-            ended[slot_of(row)] = left < steps
+            remaining = self._inside[row].arrival.steps - row.steps - in_flight if row in self._inside else 0
+            emitted[: max(0, remaining), slot_of(row)] = True
+            ended[slot_of(row)] = remaining < steps
         hidden, tokens = np.zeros((steps, slots, WIDTH), np.float32), np.zeros((steps, slots, 4), np.int64)
-        self._made.append((plan, RoundOutput(hidden, tokens, emitted, ended, np.zeros(slots, bool))))
+        self._outputs.append((plan, RoundOutput(hidden, tokens, emitted, ended, np.zeros(slots, bool))))
 
     def read(self) -> RoundOutput:
-        plan, output = self._made.popleft()
+        plan, output = self._outputs.popleft()
         self.pass_time(self.config.steps_per_round * (self.fixed_s + self.each_s * len(plan.decode)))
         for row in plan.decode:
             outcome = self._inside.get(row)
             if outcome is None:
                 continue
-            made = row.steps + int(output.emitted[:, slot_of(row)].sum())
+            steps_made = row.steps + int(output.emitted[:, slot_of(row)].sum())
             outcome.step_times.append(self.now)
-            ends = bool(output.ended[slot_of(row)]) or made >= row.max_steps
-            if outcome.heard_at is None and (ends or made >= outcome.arrival.first_steps):
+            ends = bool(output.ended[slot_of(row)]) or steps_made >= row.max_steps
+            if outcome.heard_at is None and (ends or steps_made >= outcome.arrival.first_steps):
                 outcome.heard_at = self.now
             row.stream._read_steps = row.stream._put_steps  # it is read at once
             if ends:
@@ -198,14 +198,14 @@ def benchmark(chance: random.Random) -> tuple[int, int]:
 
 
 def arrivals(seed: int, lengths, books: int) -> list[Arrival]:
-    chance, now, found = random.Random(seed), 0.0, []
+    chance, now, schedule = random.Random(seed), 0.0, []
     while (now := now + chance.expovariate(LISTENERS_PER_S)) < PLAYED_S:
         lane = chance.choice([Lane.INTERACTIVE, Lane.STANDARD])
         promise_s = chance.choice([0.8, 1.5, 3.0, 5.0])
-        found.append(Arrival(now, *lengths(chance), lane, f"listener {chance.randrange(3)}", promise_s))
+        schedule.append(Arrival(now, *lengths(chance), lane, f"listener {chance.randrange(3)}", promise_s))
     for book in range(books):
-        found += [Arrival(PLAYED_S * chance.random(), *lengths(chance), Lane.BULK, f"book {book}") for _ in range(40)]
-    return found
+        schedule += [Arrival(PLAYED_S * chance.random(), *lengths(chance), Lane.BULK, f"book {book}") for _ in range(40)]
+    return schedule
 
 
 def play(seed: int, lengths, books: int, step: tuple[float, float]) -> tuple[VirtualEngine, list[Outcome]]:
@@ -234,8 +234,8 @@ def lateness(lengths, books: int, step: tuple[float, float], plays: range | None
     for seed in new_seeds(20) if plays is None else plays:
         played += 1
         engine, outcomes = play(seed, lengths, books, step)
-        print(f"seed {seed}: {sum(not each.refused for each in outcomes)} of {len(outcomes)} admitted")
-        late += [each.late_s for each in outcomes if each.late_s is not None]
+        print(f"seed {seed}: {sum(not outcome.refused for outcome in outcomes)} of {len(outcomes)} admitted")
+        late += [outcome.late_s for outcome in outcomes if outcome.late_s is not None]
         assert not engine.copied_back_at_once, f"seed {seed}: preempted and restored in one round"
     assert len(late) > 50 * played, "there are promises to keep"
     return late
@@ -253,7 +253,7 @@ def test_no_promise_is_broken_by_more_than_a_round(books, plays):
 @pytest.mark.parametrize("books", [0, 1, 3])
 def test_where_speech_may_last_longer_than_predicted_one_promise_in_a_thousand_is_late(books, step, plays):
     late = lateness(benchmark, books, step, plays)
-    broken = [each for each in late if each > STEPS_PER_ROUND * (step[0] + SLOTS * step[1])]
+    broken = [lateness_s for lateness_s in late if lateness_s > STEPS_PER_ROUND * (step[0] + SLOTS * step[1])]
     assert len(broken) <= max(1, len(late) / 1000), broken
     assert max(late) <= 0.5
 
@@ -261,10 +261,10 @@ def test_where_speech_may_last_longer_than_predicted_one_promise_in_a_thousand_i
 def test_listeners_are_as_many_and_as_fast_beside_a_book():
     """And the book goes on: no lane starves."""
     alone, beside = (play(7, shorter, books, GROWING) for books in (0, 3))
-    served = [sum(not each.refused for each in outcomes if each.arrival.promise_s) for _, outcomes in (alone, beside)]
+    served = [sum(not outcome.refused for outcome in outcomes if outcome.arrival.promise_s) for _, outcomes in (alone, beside)]
     assert served[1] >= 0.75 * served[0]
     engine, outcomes = beside
-    assert all(each.heard_at for each in outcomes if each.arrival.lane is Lane.BULK)
+    assert all(outcome.heard_at for outcome in outcomes if outcome.arrival.lane is Lane.BULK)
     most = max(rows for rows, _ in alone[0].rounds)
     assert max(rows + bulk for rows, bulk in engine.rounds[100:] if rows) <= most, "bulk beyond the pace stays out of the round"
     assert max(bulk for rows, bulk in engine.rounds if not rows) == SLOTS, "bulk alone has all slots"

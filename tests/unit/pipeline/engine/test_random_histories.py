@@ -80,7 +80,7 @@ class History:
         self.loop = EngineLoop(self.config, self.scheduler, NullEngineObserver(), lambda: self.now)
         self.loop.wake = self  # type: ignore[assignment]
         self.readers: dict[Sequence, Reader] = {}
-        self.made: list[tuple[Reader, int] | None] = [None] * self.config.slots  # each slot's owner and its steps
+        self.owners: list[tuple[Reader, int] | None] = [None] * self.config.slots  # each slot's owner and its steps
         self.dirty: set[int] = set()
         self.in_flight: deque[tuple[Plan, RoundOutput]] = deque()
 
@@ -206,28 +206,28 @@ class History:
         )  # fmt: skip
         for row in plan.decode:
             slot = slot_of(row)
-            owner = self.made[slot]
+            owner = self.owners[slot]
             assert owner is not None, "a slot that decodes has been filled"
             assert owner[0].sequence is row, "a slot's state is its owner's"
             self._decode(slot, *owner, output)
         self.in_flight.append((plan, output))
         self._meanwhile(0.03)
 
-    def _decode(self, slot: int, reader: Reader, made: int, output: RoundOutput) -> None:
+    def _decode(self, slot: int, reader: Reader, steps_made: int, output: RoundOutput) -> None:
         for step in range(self.config.steps_per_round):
-            if made >= reader.last:
+            if steps_made >= reader.last:
                 break
-            output.tokens[step, slot, :2] = reader.number, made
+            output.tokens[step, slot, :2] = reader.number, steps_made
             output.emitted[step, slot] = True
-            made += 1
+            steps_made += 1
         else:
-            self.made[slot] = reader, made
+            self.owners[slot] = reader, steps_made
             return
-        self.made[slot] = reader, made
-        if made == reader.breaks:
+        self.owners[slot] = reader, steps_made
+        if steps_made == reader.breaks:
             output.broken[slot] = True
             self.dirty.add(slot)
-        elif made == reader.eos:
+        elif steps_made == reader.eos:
             output.ended[slot] = True
 
     def read(self) -> RoundOutput:
@@ -235,10 +235,10 @@ class History:
         return self.in_flight.popleft()[1]
 
     def preempt(self, slot: int, length: int) -> object:
-        owner = self.made[slot]
+        owner = self.owners[slot]
         assert owner is not None
         assert not any(owner[0].sequence in plan.decode for plan, _ in self.in_flight), "preempted in flight"
-        self.made[slot] = None
+        self.owners[slot] = None
         self._meanwhile(0.01)
         return owner
 
@@ -248,7 +248,7 @@ class History:
 
     def _occupy(self, slot: int, owner: tuple[Reader, int]) -> None:
         assert slot not in self.dirty, "a broken slot is zeroed before its next owner"
-        self.made[slot] = owner
+        self.owners[slot] = owner
 
     def reset_slot(self, slot: int) -> None:
         if self.fails and self.chance.random() < 0.3:

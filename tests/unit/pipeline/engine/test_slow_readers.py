@@ -38,7 +38,7 @@ def make_engine(demo: Checkpoint, request: pytest.FixtureRequest) -> Iterator[Ma
         yield make
 
 
-def asked(number: int, steps: int, scheduling: SchedulingParams, width: int) -> tuple[Prompt, SamplingParams]:
+def bounded(number: int, steps: int, scheduling: SchedulingParams, width: int) -> tuple[Prompt, SamplingParams]:
     prompt, sampling = distinct(number, width)
     return replace(prompt, max_steps=steps, scheduling=scheduling), replace(sampling, min_steps=steps)
 
@@ -58,13 +58,13 @@ async def is_paused(engine: Engine) -> None:
 @pytest.mark.parametrize("leaves", [True, False])
 def test_a_slow_reader_that_lost_its_slot_hears_its_own_steps(make_engine: MakeEngine, demo: Checkpoint, leaves: bool):
     width = demo.gpt_spec.width
-    slow, urgent = asked(1, 60, BULK, width), asked(2, 100, URGENT, width)
+    slow, urgent = bounded(1, 60, BULK, width), bounded(2, 100, URGENT, width)
     own, other = (alone(make_engine(1), request) for request in (slow, urgent))
     engine = make_engine(1)
 
     async def play() -> tuple[np.ndarray, np.ndarray]:
         async with aclosing(engine.generate(*slow, timeout_s=LIMIT_S)) as steps:
-            heard = [(await anext(steps)).codes]
+            blocks = [(await anext(steps)).codes]
             await is_paused(engine)
             async with aclosing(engine.generate(*urgent, timeout_s=LIMIT_S)) as urgently:
                 beside = [(await anext(urgently)).codes for _ in range(10)]
@@ -73,11 +73,11 @@ def test_a_slow_reader_that_lost_its_slot_hears_its_own_steps(make_engine: MakeE
             # It has a slot again, and decodes nothing, since nothing of it was read.
             await until(lambda: any(sequence.lane is Lane.BULK for sequence in engine._scheduler._running()))
             await asyncio.sleep(0.1)
-            heard.append(await codes_of(steps))
-        return np.concatenate(heard), np.concatenate(beside)
+            blocks.append(await codes_of(steps))
+        return np.concatenate(blocks), np.concatenate(beside)
 
-    heard, beside = asyncio.run(play())
-    np.testing.assert_array_equal(heard, own)
+    codes, beside = asyncio.run(play())
+    np.testing.assert_array_equal(codes, own)
     np.testing.assert_array_equal(beside, other[: len(beside)])
     engine.check_health()
 
@@ -90,7 +90,7 @@ def test_a_slot_that_is_taken_in_a_round_without_a_step_changes_hands_all_the_sa
     for _ in range(50):
         pace.add(1, 0.015, 0.0)
     pace.add = lambda *measured: None  # type: ignore[method-assign]
-    requests = [asked(1, 120, URGENT, width), asked(2, 120, BULK, width), asked(3, 20, URGENT, width)]
+    requests = [bounded(1, 120, URGENT, width), bounded(2, 120, BULK, width), bounded(3, 20, URGENT, width)]
     own = [alone(make_engine(1), request) for request in requests]
 
     async def play() -> list[np.ndarray]:
@@ -116,8 +116,8 @@ def test_a_slot_that_is_taken_in_a_round_without_a_step_changes_hands_all_the_sa
         rest, *others = await asyncio.gather(codes_of(steps), reading, hearing)
         return [np.concatenate([begin, rest]), *others]
 
-    for heard, expected in zip(asyncio.run(play()), own, strict=True):
-        np.testing.assert_array_equal(heard, expected)
+    for codes, expected in zip(asyncio.run(play()), own, strict=True):
+        np.testing.assert_array_equal(codes, expected)
     engine.check_health()
 
 
@@ -125,7 +125,7 @@ def test_a_slot_that_is_taken_in_a_round_without_a_step_changes_hands_all_the_sa
 def test_whatever_readers_do_each_hears_its_own_steps(make_engine: MakeEngine, demo: Checkpoint, seed: int):
     width, chance = demo.gpt_spec.width, random.Random(seed)
     lanes = [chance.choice([BULK, BULK, URGENT]) for _ in range(8)]
-    requests = [asked(number, chance.randint(20, 60), lane, width) for number, lane in enumerate(lanes)]
+    requests = [bounded(number, chance.randint(20, 60), lane, width) for number, lane in enumerate(lanes)]
     calm = make_engine(1)
     own = [alone(calm, request) for request in requests]
     engine = make_engine(2)
@@ -134,15 +134,15 @@ def test_whatever_readers_do_each_hears_its_own_steps(make_engine: MakeEngine, d
         habits = random.Random(f"{seed} {number}")
         await asyncio.sleep(habits.uniform(0, 0.2))
         most = habits.choice([10, 1000, 1000])  # steps, then the reader leaves
-        heard: list[np.ndarray] = []
+        blocks: list[np.ndarray] = []
         async with aclosing(engine.generate(*requests[number], timeout_s=LIMIT_S, admitted=True)) as steps:
             async for block in steps:
-                heard.append(block.codes)
-                if len(heard) >= most:
+                blocks.append(block.codes)
+                if len(blocks) >= most:
                     break
                 if habits.random() < 0.1:
                     await asyncio.sleep(habits.uniform(0, 0.2))
-        codes = np.concatenate(heard)
+        codes = np.concatenate(blocks)
         np.testing.assert_array_equal(codes, own[number][: len(codes)])
         assert len(codes) == min(most, len(own[number]))
 

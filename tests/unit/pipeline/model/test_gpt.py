@@ -84,15 +84,15 @@ def test_a_cache_of_int8_is_near_one_of_the_models_dtype(demo, dtype):
     gpt, width = make_gpt(demo, dtype), demo.gpt_spec.width
     prompt = torch.randn(1, 32, width, generator=torch.Generator().manual_seed(6))
     steps = torch.randn(12, SLOTS, width, generator=torch.Generator().manual_seed(7))
-    found = []
+    variants = []
     for kv in ("dtype", "int8"):
         cache = make_cache(demo, dtype, kv)
         with torch.inference_mode():
             states = [gpt.prefill(prompt, torch.tensor([2]), torch.tensor([31]), cache)[0]]
             for number, x in enumerate(steps):
                 states.append(gpt.decode(x, torch.full((SLOTS,), 32 + number), cache, ActiveExtent(SLOTS, 64))[2])
-        found.append(torch.stack(states))
-    exact, rounded = found
+        variants.append(torch.stack(states))
+    exact, rounded = variants
     assert torch.equal(exact[0], rounded[0]), "a prompt attends to its own numbers before they are rounded"
     assert 0 < (exact - rounded).norm() / exact.norm() < 0.01
 
@@ -104,7 +104,7 @@ def test_padding_behind_a_prompt_is_never_seen(demo):
     other[:, 20:] = 100.0
     with torch.inference_mode():
         states = [
-            gpt.prefill(one, torch.tensor([1]), torch.tensor([19]), make_cache(demo, torch.float32)) for one in (x, other)
+            gpt.prefill(prompt, torch.tensor([1]), torch.tensor([19]), make_cache(demo, torch.float32)) for prompt in (x, other)
         ]
     assert torch.equal(*states)
 

@@ -74,11 +74,11 @@ class Case:
         )
 
     def run(self, *, twin: bool = False) -> torch.Tensor:
-        seen = torch.full((SLOTS, HEADS * HEAD_DIM), torch.nan, dtype=self.qkv.dtype)
+        result = torch.full((SLOTS, HEADS * HEAD_DIM), torch.nan, dtype=self.qkv.dtype)
         rotation = rotary_tables(POSITIONS, HEAD_DIM, 10_000.0, CPU)
         attend = sdpa if twin else self.attention
-        attend(self.qkv, rotation, self.positions, self.busy, self.keys, self.values, seen)
-        return seen
+        attend(self.qkv, rotation, self.positions, self.busy, self.keys, self.values, result)
+        return result
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -88,18 +88,18 @@ class Case:
 def test_attention_equals_its_slow_twin_and_writes_the_new_position_alone(dtype, split, positions, kv):
     case = Case(dtype, positions, split=split, kv=kv)
     before = [tensor.clone() for cache in (case.keys, case.values) for tensor in tensors(cache)]
-    seen = case.run().double().view(SLOTS, HEADS, HEAD_DIM).numpy()
+    result = case.run().double().view(SLOTS, HEADS, HEAD_DIM).numpy()
     for slot, position in enumerate(positions):
         for head in range(HEADS):
             q, k, _ = case.qkv[slot].double().view(3, HEADS, HEAD_DIM)[:, head].numpy()
-            q, k = (torch.from_numpy(reference.rotate(one, position)).to(dtype).double().numpy() for one in (q, k))
+            q, k = (torch.from_numpy(reference.rotate(vector, position)).to(dtype).double().numpy() for vector in (q, k))
             half = 0 if case.keys.scales is None else float(case.keys.scales[slot, head, position]) / 2
             keys, values = (exact(cache)[slot, head, : position + 1].numpy() for cache in (case.keys, case.values))
             np.testing.assert_allclose(keys[position], k, atol=TOLERANCE[dtype] + half)
             value = cached(case.qkv[slot].view(3, HEADS, HEAD_DIM)[2, head], kv)
-            for written, wanted in zip(tensors(case.values), tensors(value), strict=True):
-                assert torch.equal(written[slot, head, position], wanted), "bit for bit what torch rounds it to"
-            np.testing.assert_allclose(seen[slot, head], reference.attend(q, keys, values), atol=TOLERANCE[dtype])
+            for written, row in zip(tensors(case.values), tensors(value), strict=True):
+                assert torch.equal(written[slot, head, position], row), "bit for bit what torch rounds it to"
+            np.testing.assert_allclose(result[slot, head], reference.attend(q, keys, values), atol=TOLERANCE[dtype])
     after = [tensor for cache in (case.keys, case.values) for tensor in tensors(cache)]
     for tensor, old in zip(after, before, strict=True):
         for slot, position in enumerate(positions):
@@ -122,10 +122,10 @@ def test_attention_agrees_with_torchs(positions, seed, kv):
 
 @pytest.mark.parametrize("block", [16, 32, 128])
 def test_another_shape_sums_in_another_order_and_the_same(block):
-    usual, other, twin = (Case(torch.float32, [0, 130, 319], split=100, block=one) for one in (64, block, 64))
-    seen, expected = other.run(), twin.run(twin=True)
-    torch.testing.assert_close(seen, expected, rtol=1e-4, atol=1e-4)
-    assert not torch.equal(seen, usual.run()), "the last bits are others, so the shape is the configuration's"
+    usual, other, twin = (Case(torch.float32, [0, 130, 319], split=100, block=size) for size in (64, block, 64))
+    result, expected = other.run(), twin.run(twin=True)
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(result, usual.run()), "the last bits are others, so the shape is the configuration's"
 
 
 @pytest.mark.parametrize("kv", KVS)
@@ -134,10 +134,10 @@ def test_another_shape_sums_in_another_order_and_the_same(block):
 def test_what_is_not_finite_is_seen_by_its_own_slot_and_head_alone(kv, part, bad):
     clean, spoiled = (Case(torch.bfloat16, [3, 70, 5], split=64, kv=kv) for _ in range(2))
     spoiled.qkv.view(SLOTS, 3, HEADS, HEAD_DIM)[1, part, 1, 7] = bad
-    one, other = (case.run().view(SLOTS, HEADS, HEAD_DIM) for case in (clean, spoiled))
+    first, other = (case.run().view(SLOTS, HEADS, HEAD_DIM) for case in (clean, spoiled))
     assert not other[1, 1].isfinite().all()
-    other[1, 1] = one[1, 1]
-    assert torch.equal(one, other)
+    other[1, 1] = first[1, 1]
+    assert torch.equal(first, other)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -156,11 +156,11 @@ def test_a_slot_attends_as_if_alone_and_never_reads_past_its_end(dtype, split, k
         for own, others in zip(tensors(mine), tensors(theirs), strict=True):
             others.fill_(torch.nan if others.is_floating_point() else 99)
             others[0, :, :100] = own[0, :, :100]
-    one, other = alone.run(), crowded.run()
-    assert torch.equal(one[0], other[0])
-    assert one[0].isfinite().all()
+    first, other = alone.run(), crowded.run()
+    assert torch.equal(first[0], other[0])
+    assert first[0].isfinite().all()
     assert other[1:].isnan().all(), "the neighbours really were broken"
-    assert (one[1:] == 0).all(), "idle slots see nothing"
+    assert (first[1:] == 0).all(), "idle slots see nothing"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -78,10 +78,10 @@ def make_native(
     params=[
         ("float32", None),
         *(
-            pytest.param((weights, one), marks=needs_instructions(one))
-            for one in (Instructions.AVX512_VNNI, Instructions.AVX2, Instructions.NEON, Instructions.AMX)
+            pytest.param((weights, instructions), marks=needs_instructions(instructions))
+            for instructions in (Instructions.AVX512_VNNI, Instructions.AVX2, Instructions.NEON, Instructions.AMX)
             for weights in ("bfloat16", "int8", "int4")
-            if one not in SAME_BITS.get(weights, ())
+            if instructions not in SAME_BITS.get(weights, ())
         ),
     ],
     ids=lambda way: f"{way[0]}-{way[1]}",
@@ -197,8 +197,8 @@ def test_a_rows_bits_are_its_own_in_any_company(decoder, cache_dtype, demo, rows
         decoder.decoder.model.threads = threads
     assert torch.equal(crowd[0], alone)
     assert alone.isfinite().all()
-    for one, other in zip(alone_cache.tensors, crowd_cache.tensors, strict=True):
-        assert torch.equal(one[:, watched], other[:, watched]), "and so is what it keeps"
+    for first, other in zip(alone_cache.tensors, crowd_cache.tensors, strict=True):
+        assert torch.equal(first[:, watched], other[:, watched]), "and so is what it keeps"
     if broken and len(rows) > 1:
         assert crowd[1].isnan().all(), "the neighbours really were broken"
 
@@ -228,8 +228,8 @@ def test_a_prompts_bits_do_not_depend_on_the_cuts_or_on_who_is_read_beside_it(
     parts = [slice(*edge) for edge in pairwise(edges)]
     cut = torch.cat([decoder(x[part], slot[part], places[part], cut_cache.tensors) for part in parts])
     assert torch.equal(whole, cut)
-    for one, other in zip(whole_cache.tensors, cut_cache.tensors, strict=True):
-        assert torch.equal(one[:, 3], other[:, 3])
+    for first, other in zip(whole_cache.tensors, cut_cache.tensors, strict=True):
+        assert torch.equal(first[:, 3], other[:, 3])
 
 
 @needs_native
@@ -272,13 +272,13 @@ def states_and_cache(decoder: NativeGpt, demo: Checkpoint, cache_dtype: torch.dt
 
 @needs_instructions(Instructions.AVX512)
 @pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8", "int4"])
-@pytest.mark.parametrize("kept", ["dtype", "int8"])
-def test_avx2_has_the_bits_of_avx512(demo, weights, kept):
+@pytest.mark.parametrize("cache_dtype", ["dtype", "int8"])
+def test_avx2_has_the_bits_of_avx512(demo, weights, cache_dtype):
     dtype = torch.float32 if weights == "float32" else torch.bfloat16
-    sets = [one for one in usable() if one is not Instructions.AMX]
+    sets = [item for item in usable() if item is not Instructions.AMX]
     assert len(sets) > 1
-    decoders = (make_native(demo, weights, one) for one in sets)
-    first, *others = (states_and_cache(decoder, demo, torch.int8 if kept == "int8" else dtype) for decoder in decoders)
+    decoders = (make_native(demo, weights, instructions) for instructions in sets)
+    first, *others = (states_and_cache(decoder, demo, torch.int8 if cache_dtype == "int8" else dtype) for decoder in decoders)
     for other in others:
         assert all(map(torch.equal, first, other))
 
@@ -314,8 +314,8 @@ def test_what_lies_behind_a_rows_position_is_never_seen(decoder, cache_dtype, de
 def test_rows_that_are_not_asked_for_keep_their_cache(decoder, cache_dtype, demo):
     before, after = (make_cache(demo, cache_dtype) for _ in range(2))
     decoder(make_x(demo, 3)[:1], torch.tensor([4]), torch.tensor([7]), after.tensors)
-    for one, other in zip(before.tensors, after.tensors, strict=True):
-        changed = (one != other).flatten(2).any(2).any(0)
+    for first, other in zip(before.tensors, after.tensors, strict=True):
+        changed = (first != other).flatten(2).any(2).any(0)
         assert changed.tolist() == [slot == 4 for slot in range(SLOTS)]
 
 
@@ -328,17 +328,17 @@ def slow_twin(tensors: dict[str, torch.Tensor], spec: GptSpec, x: torch.Tensor, 
     def norm(x: torch.Tensor, name: str) -> torch.Tensor:
         return torch.nn.functional.rms_norm(x, (spec.width,), tensors[f"{name}.weight"], spec.rms_eps)
 
-    for index, kept in enumerate(cache.layers()):
+    for index, layer_cache in enumerate(cache.layers()):
         layer = f"layers.{index}"
         query = norm(x, f"{layer}.input_layernorm") @ tensors[f"{layer}.self_attn.q_proj.weight"].T
         query = query.view(len(x), spec.heads, spec.head_dim)
         query = query * cos + query.roll(spec.head_dim // 2, -1) * sin
-        seen = torch.empty_like(query)
+        attended = torch.empty_like(query)
         for slot, position in enumerate(positions.tolist()):
-            keys, values = (dequantise(part.numbers, part.scales)[slot, :, : position + 1].double() for part in kept)
+            keys, values = (dequantise(part.numbers, part.scales)[slot, :, : position + 1].double() for part in layer_cache)
             scores = (keys @ query[slot, :, :, None])[..., 0] / spec.head_dim**0.5
-            seen[slot] = (scores.softmax(-1)[:, None] @ values)[:, 0]
-        x = x + seen.flatten(1) @ tensors[f"{layer}.self_attn.o_proj.weight"].T
+            attended[slot] = (scores.softmax(-1)[:, None] @ values)[:, 0]
+        x = x + attended.flatten(1) @ tensors[f"{layer}.self_attn.o_proj.weight"].T
         normed = norm(x, f"{layer}.post_attention_layernorm")
         gate, up = (normed @ tensors[f"{layer}.mlp.{part}_proj.weight"].T for part in ("gate", "up"))
         x = x + (torch.nn.functional.silu(gate) * up) @ tensors[f"{layer}.mlp.down_proj.weight"].T
@@ -382,15 +382,15 @@ def test_what_is_kept_in_int8_is_quantises_to_the_last_bit(exact_decoder, demo, 
     exact, rounded = (make_cache(demo, dtype, seed, spec) for dtype in (torch.float32, torch.int8))
     for cache in (exact, rounded):
         exact_decoder(x, torch.arange(SLOTS), positions, cache.tensors)
-    for numbers, kept in zip(next(exact.layers()), next(rounded.layers()), strict=True):
+    for numbers, layer_cache in zip(next(exact.layers()), next(rounded.layers()), strict=True):
         for slot, position in enumerate(places):
             place = slot, slice(None), position
             if bad is not None and slot == 1:
-                assert not dequantise(kept.numbers[place], kept.scales[place]).isfinite().any()
+                assert not dequantise(layer_cache.numbers[place], layer_cache.scales[place]).isfinite().any()
                 continue
             expected = quantise(numbers.numbers[place])
-            assert torch.equal(kept.numbers[place], expected[0])
-            assert torch.equal(kept.scales[place], expected[1])
+            assert torch.equal(layer_cache.numbers[place], expected[0])
+            assert torch.equal(layer_cache.scales[place], expected[1])
 
 
 @needs_native

@@ -130,7 +130,7 @@ def torch_draw(bench: Bench, *, text: bool) -> torch.Tensor:
     """What torch's sampler draws for every slot, taken as code or as text: (S, books)."""
     slots, head, books = bench.slots, bench.text if text else bench.code, 1 if text else CODEBOOKS
     column = (slice(None), None, None)
-    kept = filter_logits(
+    logits = filter_logits(
         slots.hidden.view(SLOTS, books, -1),
         head.recent,
         RowParams(slots.temperature[column], slots.dropped_mass[column], slots.top_k[column], slots.powers[:, 1][column]),
@@ -138,7 +138,7 @@ def torch_draw(bench: Bench, *, text: bool) -> torch.Tensor:
         eos_forbidden=(slots.steps < slots.min_steps)[column],
     )
     uniforms = slots.uniforms[torch.arange(SLOTS), slots.steps.clamp(max=STEPS - 1)]
-    return draw(kept, uniforms[:, :books], head.noise, slots.from_noise[:, None])
+    return draw(logits, uniforms[:, :books], head.noise, slots.from_noise[:, None])
 
 
 def per_slot(values: st.SearchStrategy[object]) -> st.SearchStrategy[list[object]]:

@@ -78,15 +78,15 @@ def _both(product: Product, x: torch.Tensor) -> torch.Tensor:
 def test_a_rows_bits_are_its_own_in_any_company_and_any_place(rows, seed, neighbours):
     product = Int8Product(random(48, 192, seed=seed))
     mine = random(192, seed=seed + 1).bfloat16()
-    found = []
+    results = []
     for place in (0, rows - 1):
         x = (random(rows, 192, seed=seed + place) * neighbours).bfloat16()
         x[place] = mine
         y = _both(product, x)
-        found.append(y[place])
+        results.append(y[place])
         others = torch.arange(rows) != place
         assert y[others].isfinite().all() == (abs(neighbours) <= 1e20), "the neighbours were what they should be"
-    assert torch.equal(*found)
+    assert torch.equal(*results)
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(40, 64), (64, 96), (8, 64), (64, 32)])
@@ -151,23 +151,25 @@ def test_codes_are_those_of_the_torch_sampler(rows, seed, coarse, min_steps):
     if coarse:
         logits = (logits * coarse).round() / coarse
     params = RowParams(
-        *(one.view(-1, 1, 1) for one in (state.temperature, state.dropped_mass, state.top_k.long(), state.penalty))
+        *(value.view(-1, 1, 1) for value in (state.temperature, state.dropped_mass, state.top_k.long(), state.penalty))
     )
     eos = torch.full((slots, 4, 1), VOCAB - 1)
-    kept = filter_logits(logits, state.recent.long(), params, eos=eos, eos_forbidden=torch.full((slots, 1, 1), bool(min_steps)))
-    expected = draw(kept, state.uniforms[:, 0], state.noise, state.from_noise.bool()[:, None])
+    filtered = filter_logits(
+        logits, state.recent.long(), params, eos=eos, eos_forbidden=torch.full((slots, 1, 1), bool(min_steps))
+    )
+    expected = draw(filtered, state.uniforms[:, 0], state.noise, state.from_noise.bool()[:, None])
     step.draw(logits, state)
     # At a border that a float32 rounding decides the two may part; the token is still one that is in.
     parted = (state.tokens.long() != expected).nonzero().tolist()
     assert len(parted) <= 1
     for slot, book in parted:
-        assert _is_borderline(kept[slot, book], float(state.uniforms[slot, 0, book]), state.dropped_mass[slot].item())
+        assert _is_borderline(filtered[slot, book], float(state.uniforms[slot, 0, book]), state.dropped_mass[slot].item())
     assert torch.equal(state.ends, (state.tokens == VOCAB - 1).int())
     assert (state.finite == 1).all()
 
 
-def _is_borderline(kept: torch.Tensor, uniform: float, dropped_mass: float) -> bool:
-    cumulated = kept.double().softmax(-1).cumsum(-1)
+def _is_borderline(filtered: torch.Tensor, uniform: float, dropped_mass: float) -> bool:
+    cumulated = filtered.double().softmax(-1).cumsum(-1)
     return float((cumulated - uniform).abs().min()) < 1e-6 or dropped_mass in (0.0, 0.5)
 
 
@@ -241,8 +243,8 @@ def _plainly(logits: np.ndarray, state: SlotState, book: int) -> int:
         if (rank >= kth + (1 << bit)).sum() >= count:
             kth += 1 << bit
     last = np.sort(rank)[-MIN_TOKENS_TO_KEEP]
-    kept = (rank >= min(above_mass, last)) & (rank // block >= kth // block) & (np.arange(block) < VOCAB)
-    value = np.where(kept, value, np.float32(-np.inf))
+    allowed = (rank >= min(above_mass, last)) & (rank // block >= kth // block) & (np.arange(block) < VOCAB)
+    value = np.where(allowed, value, np.float32(-np.inf))
     weight = np.exp(value - np.nanmax(value))
     probability = weight / weight.sum()
     if state.from_noise[0]:

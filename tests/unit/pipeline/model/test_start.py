@@ -166,20 +166,20 @@ def test_other_errors_stay_what_they_are(error: Exception):
 @pytest.mark.parametrize(("has_gpu", "device"), [(True, "cuda"), (False, "cpu")])
 def test_auto_is_the_gpu_that_the_process_sees(monkeypatch, has_gpu, device):
     monkeypatch.setattr(placement, "sees_gpu", lambda: has_gpu)
-    asked = EngineConfig(device="auto", slots=3)
-    assert placement.on_this_machine(asked) == EngineConfig(device=device, slots=3)
+    config = EngineConfig(device="auto", slots=3)
+    assert placement.on_this_machine(config) == EngineConfig(device=device, slots=3)
     assert placement.on_this_machine(VocoderConfig(device="auto")).device == device
-    both = PipelineConfig(engine=asked, vocoder=VocoderConfig(device="cpu"))
-    found = placement.pipeline_on_this_machine(both)
-    assert (found.engine.device, found.vocoder.device) == (device, "cpu")
+    both = PipelineConfig(engine=config, vocoder=VocoderConfig(device="cpu"))
+    placed = placement.pipeline_on_this_machine(both)
+    assert (placed.engine.device, placed.vocoder.device) == (device, "cpu")
     assert placement.on_this_machine(EngineConfig(device="cpu")).device == "cpu"
 
 
 def test_settings_that_the_found_device_cannot_take_are_refused(monkeypatch):
     monkeypatch.setattr(placement, "sees_gpu", lambda: False)
-    asked = EngineConfig(device="auto", dtype="bfloat16", weights="int8", decode="torch")
+    config = EngineConfig(device="auto", dtype="bfloat16", weights="int8", decode="torch")
     with pytest.raises(ConfigError, match="device auto is cpu in this process"):
-        placement.on_this_machine(asked)
+        placement.on_this_machine(config)
 
 
 def test_the_fingerprint_is_that_of_the_device_found(monkeypatch, demo):

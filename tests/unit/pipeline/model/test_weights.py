@@ -77,20 +77,20 @@ def test_dimensions_are_read_from_the_files(root: Path) -> None:
 
 @pytest.mark.parametrize("file", PARTS)
 def test_part_is_what_the_file_holds(file: str, root: Path) -> None:
-    held = load_file(root / file)
-    held.pop("embed_tokens.weight", None)  # nothing uses it
+    tensors = load_file(root / file)
+    tensors.pop("embed_tokens.weight", None)  # nothing uses it
     part = load_part(root, file)
-    assert part.keys() == held.keys()
-    assert all(torch.equal(part[name], held[name]) and part[name].dtype == torch.float32 for name in held)
+    assert part.keys() == tensors.keys()
+    assert all(torch.equal(part[name], tensors[name]) and part[name].dtype == torch.float32 for name in tensors)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_checkpoint_comes_as_float32(unlisted: Path, dtype: torch.dtype) -> None:
     change_tensors(unlisted, VOCOS_FILE, lambda tensors: tensors.update({name: t.to(dtype) for name, t in tensors.items()}))
-    held = load_file(unlisted / VOCOS_FILE)
+    stored = load_file(unlisted / VOCOS_FILE)
     for name, tensor in load_part(unlisted, VOCOS_FILE).items():
         assert tensor.dtype == torch.float32
-        assert torch.equal(tensor, held[name].float())
+        assert torch.equal(tensor, stored[name].float())
 
 
 def test_a_file_that_changes_later_changes_nothing(unlisted: Path) -> None:
@@ -139,9 +139,9 @@ def test_flipped_bit_in_the_config_is_refused(root: Path) -> None:
 
 
 @pytest.mark.parametrize("file", PARTS)
-@pytest.mark.parametrize("kept", [0, 4, 100, -1])
-def test_truncated_file_is_refused_without_a_manifest_too(file: str, kept: int, unlisted: Path) -> None:
-    (unlisted / file).write_bytes((unlisted / file).read_bytes()[:kept])
+@pytest.mark.parametrize("size", [0, 4, 100, -1])
+def test_truncated_file_is_refused_without_a_manifest_too(file: str, size: int, unlisted: Path) -> None:
+    (unlisted / file).write_bytes((unlisted / file).read_bytes()[:size])
     with pytest.raises(
         CheckpointError, match=f"{file}: expected a whole safetensors file, found one that is cut short or damaged"
     ):

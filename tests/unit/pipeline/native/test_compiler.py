@@ -81,8 +81,8 @@ def test_a_machine_without_a_working_compiler_says_what_is_missing(source, tmp_p
 @needs_native
 def test_every_set_of_instructions_has_a_library_of_its_own(source, tmp_path):
     built = tmp_path / "built"
-    assert [library(source, built, instructions=one).answer() for one in usable()] == [42] * len(usable())
-    assert len(list(built.iterdir())) == len({FLAGS[one] for one in usable()})
+    assert [library(source, built, instructions=instructions).answer() for instructions in usable()] == [42] * len(usable())
+    assert len(list(built.iterdir())) == len({FLAGS[instructions] for instructions in usable()})
 
 
 def test_another_kind_of_machine_says_so(source, tmp_path, monkeypatch):
@@ -364,9 +364,9 @@ def test_packing_loses_nothing_and_moves_everything_where_it_is_read(panels, inp
 def test_weights_in_an_arena_begin_at_a_cache_line_the_first_at_a_page():
     weights = [np.arange(size, dtype=np.float32) for size in (3, 16, 33)]
     arena = Arena(sum(weight.nbytes + ALIGNMENT for weight in weights))
-    kept = [arena.keep(weight) for weight in weights]
-    assert address(kept[0]) % HUGE_PAGE == 0
-    for weight, copy in zip(weights, kept, strict=True):
+    copies = [arena.keep(weight) for weight in weights]
+    assert address(copies[0]) % HUGE_PAGE == 0
+    for weight, copy in zip(weights, copies, strict=True):
         assert address(copy) % ALIGNMENT == 0
         assert np.array_equal(weight, copy)
     assert address(aligned(100)) % ALIGNMENT == 0

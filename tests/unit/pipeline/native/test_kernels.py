@@ -49,10 +49,10 @@ Kernels = Callable[..., list[torch.Tensor]]
 
 
 def _sets() -> list[Instructions]:
-    found = [one for one in usable() if one is not Instructions.AMX]
-    if Instructions.AVX_VNNI not in found and "avx512_vnni" in sets.processor_flags():
-        found.append(Instructions.AVX_VNNI)
-    return list(dict.fromkeys([*found, Instructions.NEON]))
+    usable_sets = [instructions for instructions in usable() if instructions is not Instructions.AMX]
+    if Instructions.AVX_VNNI not in usable_sets and "avx512_vnni" in sets.processor_flags():
+        usable_sets.append(Instructions.AVX_VNNI)
+    return list(dict.fromkeys([*usable_sets, Instructions.NEON]))
 
 
 SETS = _sets()
@@ -98,8 +98,8 @@ def _emulated() -> Kernels:
 
     def call(kind: int, rows: int, inputs: int, outputs: int, *tensors: torch.Tensor) -> list[torch.Tensor]:
         contents = [tensor.contiguous().view(torch.uint8).numpy().tobytes() for tensor in tensors]
-        asked = np.array([kind, rows, inputs, outputs, len(contents[0])], np.int64).tobytes()
-        done = subprocess.run([emulator, str(program)], input=asked + b"".join(contents), capture_output=True, check=True)
+        header = np.array([kind, rows, inputs, outputs, len(contents[0])], np.int64).tobytes()
+        done = subprocess.run([emulator, str(program)], input=header + b"".join(contents), capture_output=True, check=True)
         if kind >= 0:
             return [torch.frombuffer(bytearray(done.stdout), dtype=torch.float32).view(rows, outputs)]
         if kind == ROUND:
@@ -187,8 +187,8 @@ def test_the_outermost_levels_do_not_overflow(instructions, code, sign):
 def test_all_sets_of_instructions_round_to_the_same_four_bits(instructions):
     weight = torch.randn(PANEL, 800, generator=torch.Generator().manual_seed(2))
     weight[0, :32], weight[1, 3], weight[2, 40] = 0, torch.nan, torch.inf
-    for one, other in zip(four_bits(SETS[0], weight), four_bits(instructions, weight), strict=True):
-        assert np.array_equal(one[3:], other[3:])
+    for ours, other in zip(four_bits(SETS[0], weight), four_bits(instructions, weight), strict=True):
+        assert np.array_equal(ours[3:], other[3:])
     first = torch.from_numpy(weights_of(*four_bits(instructions, weight)))
     assert torch.equal(first[0, :32], torch.zeros(32))
     assert not first[1, :32].isfinite().any()

@@ -76,18 +76,18 @@ def test_a_mirror_shows_what_the_store_has_whatever_happened_to_it(
         for key in "abc":
             store.delete("voices", key)
         mirror, restore, is_older = mirror_of(store), saved_state(url), False
-        for what, *of in actions:
-            if what == "put":
+        for action, *of in actions:
+            if action == "put":
                 write(store, *of)
-            elif what == "delete":
+            elif action == "delete":
                 store.delete("voices", of[0])
-            elif what == "save":
+            elif action == "save":
                 restore = saved_state(url)
-            elif what == "restore":
+            elif action == "restore":
                 restore()
             else:
                 mirror.refresh()
-            is_older |= what == "restore"
+            is_older |= action == "restore"
         mirror.refresh()
         fresh = mirror_of(store)
         fresh.refresh()
@@ -134,24 +134,24 @@ def heads_of(url: str) -> int:
 
 
 def test_deleted_keys_are_forgotten_and_no_version_comes_twice(url: str):
-    store, kept = open_store(url), REVISIONS_KEPT if "://" in url else 16
+    store, revisions = open_store(url), REVISIONS_KEPT if "://" in url else 16
     write(store, "stays")
     mirror, far_behind = mirror_of(store), mirror_of(store)
     versions = set()
-    for number in range(2 * kept):
-        key = f"k{number % (kept + 9)}"
+    for number in range(2 * revisions):
+        key = f"k{number % (revisions + 9)}"
         versions.add((key, store.put("voices", key, b"x", replaces=0, keeps=1)))
         if number == 3:
             far_behind.refresh()
         if number % 10 == 0:
             mirror.refresh()
         store.delete("voices", key)
-    assert heads_of(url) <= kept // 2 + 2, "one change of two is a deletion; those of the latest changes are known"
-    assert len(versions) == 2 * kept, "k1@1 never means two things"
+    assert heads_of(url) <= revisions // 2 + 2, "one change of two is a deletion; those of the latest changes are known"
+    assert len(versions) == 2 * revisions, "k1@1 never means two things"
     write(store, "last")
-    for each in (mirror, far_behind):
-        each.refresh()
-        assert sorted(each.newest()) == ["last", "stays"]
+    for reader in (mirror, far_behind):
+        reader.refresh()
+        assert sorted(reader.newest()) == ["last", "stays"]
     assert not store.set_back
 
 
@@ -214,7 +214,7 @@ def test_between_two_pages_others_may_write(server: RedisServer, monkeypatch: py
     for number in range(6):
         write(store, f"k{number}", b"four", keeps=3)
     write(store, "k3", b"more", keeps=3)
-    asked, changes = (
+    read_page, changes = (
         store._page,
         [
             lambda: write(other, "k0", b"late", keeps=3),
@@ -226,7 +226,7 @@ def test_between_two_pages_others_may_write(server: RedisServer, monkeypatch: py
     )
 
     def page(*args: Any) -> Any:
-        answer = asked(*args)
+        answer = read_page(*args)
         if changes:
             changes.pop(0)()
         return answer
@@ -245,10 +245,10 @@ def test_no_page_is_larger_than_its_bytes_and_one_value(server: RedisServer, mon
     for number in range(40):
         for _ in range(3):
             write(store, f"k{number}", bytes(20_000), keeps=3)
-    sizes, asked = [], store._page
+    sizes, read_page = [], store._page
 
     def page(*args: Any) -> Any:
-        answer = asked(*args)
+        answer = read_page(*args)
         sizes.append(sum(len(value) for _, _, *versions in answer[-1] for value in versions[1::2]))
         return answer
 
@@ -282,8 +282,8 @@ def test_what_redis_has_evicted_is_named_and_never_an_empty_list(server: RedisSe
 
 def test_a_namespace_has_a_size(url: str, monkeypatch: pytest.MonkeyPatch):
     most = 100_000
-    for each in (sqlite, redis_store):
-        monkeypatch.setattr(each, "MAX_NAMESPACE_BYTES", most)
+    for module in (sqlite, redis_store):
+        monkeypatch.setattr(module, "MAX_NAMESPACE_BYTES", most)
     store = open_store(url)
     for number in range(most // 9000):
         write(store, f"k{number}", bytes(9000))

@@ -269,17 +269,17 @@ async def test_a_defect_and_an_outage_are_logged_once_each(caplog: pytest.LogCap
     caplog.set_level(logging.INFO)
     problems: dict[str, str] = {}
     errors: list[Exception | None] = [*[StoreUnavailable("away")] * 3, *[TypeError("a bug")] * 3, None, None]
-    seen = []
+    snapshots = []
 
     def refresh() -> None:
-        seen.append(dict(problems))
+        snapshots.append(dict(problems))
         if errors and (error := errors.pop(0)) is not None:
             raise error
 
     following = asyncio.ensure_future(follow("voices", refresh, 0.0, problems))
     await until(lambda: not errors)
     following.cancel()
-    assert [each.get("voices", "") for each in seen[:8]] == [
+    assert [snapshot.get("voices", "") for snapshot in snapshots[:8]] == [
         "",
         *["away"] * 3,
         *["a defect (TypeError); the log has it"] * 3,

@@ -139,8 +139,8 @@ def test_a_full_redis_can_be_deleted_from(tmp_path: Path):
             fill(store)
         assert server.url in str(full.value)
         assert server.url not in full.value.message
-        left = [entry.key for entry in store.changes("voices").entries]
-        for key in left:
+        remaining = [entry.key for entry in store.changes("voices").entries]
+        for key in remaining:
             assert store.delete("voices", key)
         store.put("voices", "new", bytes(3000), replaces=0, keeps=9)
         store.close()
@@ -252,9 +252,9 @@ def test_a_locked_store_says_so_and_works_again_afterwards(path: Path, monkeypat
             store.changes("voices")
         monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 600.0)  # nobody waits for it any more
         with ThreadPoolExecutor(12) as pool:
-            for asked in [pool.submit(store.changes, "voices") for _ in range(36)]:
+            for pending in [pool.submit(store.changes, "voices") for _ in range(36)]:
                 with pytest.raises(StoreUnavailable, match="locked; another process holds it"):
-                    asked.result()
+                    pending.result()
         other.execute("ROLLBACK")
     assert store.get("voices", "anna") is not None
     assert not store._breaker.is_silent
@@ -283,9 +283,9 @@ def test_a_file_with_a_write_ahead_log_is_taken_over(path: Path):
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("PRAGMA journal_mode=WAL")
     holder.execute("UPDATE versions SET value = ?", (b"newer",))
-    left = {name: path.with_name(name).read_bytes() for name in ("store.sqlite", "store.sqlite-wal")}
+    files = {name: path.with_name(name).read_bytes() for name in ("store.sqlite", "store.sqlite-wal")}
     holder.close()
-    for name, content in left.items():
+    for name, content in files.items():
         path.with_name(name).write_bytes(content)
     store = SqliteStore(path)
     assert store.get("voices", "anna") == (1, b"newer")
@@ -397,10 +397,10 @@ class Hanging:
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
-        self.asked = threading.Semaphore(0)
+        self.calls = threading.Semaphore(0)
 
     def changes(self, namespace: str, since: str) -> object:
-        self.asked.release()
+        self.calls.release()
         self.go_on.wait(60)
         raise StoreUnavailable("the store does not answer; try again")
 
@@ -416,7 +416,7 @@ def test_who_waits_for_a_refresh_of_another_thread_hears_so_soon(hanging: Hangin
     mirror = Mirror(hanging, "voices", lambda key, version, value: value)  # type: ignore[arg-type]
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(mirror.refresh)
-        assert hanging.asked.acquire(timeout=30)
+        assert hanging.calls.acquire(timeout=30)
         with pytest.raises(StoreUnavailable, match="still being read"):
             mirror.refresh()
         hanging.go_on.set()

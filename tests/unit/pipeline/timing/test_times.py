@@ -74,16 +74,16 @@ def ssml_request(**fields: Any) -> SynthesisRequest:
     return request(text=document.text, passages=document.passages, marks=document.marks, **fields)
 
 
-async def spoken(synthesizer: Synthesizer, wanted: SynthesisRequest) -> Spoken:
+async def spoken(synthesizer: Synthesizer, request: SynthesisRequest) -> Spoken:
     """Samples, items and report; no word comes after audio of it."""
     pieces: list[np.ndarray] = []
     items: list[TimedItem] = []
-    sent, report = 0, None
-    async with aclosing(synthesizer.stream(wanted)) as chunks:
+    position, report = 0, None
+    async with aclosing(synthesizer.stream(request)) as chunks:
         async for chunk in chunks:
-            assert all(item.start >= sent for item in chunk.times if item.kind is TimeKind.WORD), "before its audio"
-            assert all(item.stop >= sent for item in chunk.times), "not after its audio"
-            sent += len(chunk.samples)
+            assert all(item.start >= position for item in chunk.times if item.kind is TimeKind.WORD), "before its audio"
+            assert all(item.stop >= position for item in chunk.times), "not after its audio"
+            position += len(chunk.samples)
             pieces.append(chunk.samples)
             items += chunk.times
             report = chunk.report
@@ -102,8 +102,8 @@ def check(items: list[TimedItem], samples: int, text: str) -> None:
     segments = {item.segment: item for item in of(items, TimeKind.SEGMENT)}
     assert all(item.quality is TimeQuality.EXACT for item in tiles)
     words = of(items, TimeKind.WORD)
-    assert all(one.start <= one.stop <= two.start for one, two in pairwise(words)), "no word overlaps or goes back"
-    assert all(one.source[1] <= two.source[0] for one, two in pairwise(words))
+    assert all(item.start <= item.stop <= two.start for item, two in pairwise(words)), "no word overlaps or goes back"
+    assert all(item.source[1] <= two.source[0] for item, two in pairwise(words))
     for word in words:
         around = segments[word.segment]
         assert around.start <= word.start <= word.stop <= around.stop
@@ -119,10 +119,10 @@ def check(items: list[TimedItem], samples: int, text: str) -> None:
 @pytest.mark.parametrize("followed", [True, False])
 def test_times_tile_the_audio_and_change_none_of_it(loop, local, variant, make, followed):
     synthesizer = local.synthesizer if followed else without_follower(local)
-    wanted = make(**VARIANTS[variant])
-    samples, items, report = loop.run(spoken(synthesizer, wanted))
-    check(items, len(samples), wanted.text)
-    plain, none, _ = loop.run(spoken(synthesizer, replace(wanted, times=TimeDetail.OFF, marks=())))
+    changed = make(**VARIANTS[variant])
+    samples, items, report = loop.run(spoken(synthesizer, changed))
+    check(items, len(samples), changed.text)
+    plain, none, _ = loop.run(spoken(synthesizer, replace(changed, times=TimeDetail.OFF, marks=())))
     assert np.array_equal(samples, plain)
     assert none == []
     qualities = {item.quality for item in of(items, TimeKind.WORD)}
@@ -136,9 +136,9 @@ def without_follower(local: LocalPipeline) -> Synthesizer:
 
 def test_every_word_is_told_once_in_the_callers_own_characters(loop, local):
     _, items, _ = loop.run(spoken(local.synthesizer, request()))
-    told = [TEXT[slice(*word.source)] for word in of(items, TimeKind.WORD)]
+    words = [TEXT[slice(*word.source)] for word in of(items, TimeKind.WORD)]
     written = "I think that my sister wanted the answer Call 555 please it costs $5.20 in all today That was great"
-    assert told == written.split()
+    assert words == written.split()
     readings = {TEXT[slice(*word.source)]: word.reading for word in of(items, TimeKind.WORD)}
     assert (readings["555"], readings["$5.20"]) == ("five five five", "five dollars and twenty cents")
 
@@ -175,8 +175,8 @@ def test_times_are_equal_in_a_crowd_in_other_chunks_and_from_the_cache(loop, loc
 
     async def crowd() -> list[Spoken]:
         others = (request(text=f"There are {number} green pictures.") for number in range(4))
-        asked = [request(), request(scheduling=SchedulingParams(skipped_chunk_sizes=9)), *others, request()]
-        return await asyncio.gather(*(spoken(local.synthesizer, one) for one in asked))
+        requests = [request(), request(scheduling=SchedulingParams(skipped_chunk_sizes=9)), *others, request()]
+        return await asyncio.gather(*(spoken(local.synthesizer, entry) for entry in requests))
 
     results = loop.run(crowd())
     model = CachedModel(local.engine, CodeCache(1 << 24), payload=Kept.HIDDEN, fingerprint="f")
@@ -196,8 +196,8 @@ def order(item: TimedItem) -> tuple[str, int]:
     return item.kind.value, item.start
 
 
-async def source(synthesizer: Synthesizer, wanted: SynthesisRequest) -> CacheResult:
-    async with aclosing(synthesizer.stream(wanted)) as chunks:
+async def source(synthesizer: Synthesizer, request: SynthesisRequest) -> CacheResult:
+    async with aclosing(synthesizer.stream(request)) as chunks:
         return (await anext(chunks)).cache
 
 
@@ -220,10 +220,10 @@ def test_a_take_that_swallowed_words_is_spoken_again_within_bounds(loop, local, 
         return loop.run(spoken(synthesizer, request(text=text, **fields)))[0]
 
     inner = local.synthesizer._follower
-    each = [takes_of(inner, sampling=SamplingParams(seed=1, attempt=2 * take)) for take in range(3)]
-    assert len({one.tobytes() for one in each}) == 3
+    takes = [takes_of(inner, sampling=SamplingParams(seed=1, attempt=2 * take)) for take in range(3)]
+    assert len({samples.tobytes() for samples in takes}) == 3
     first, again = (takes_of(Deaf(inner, deaf_takes), retries=2) for _ in range(2))
-    assert np.array_equal(first, each[spoken_take])
+    assert np.array_equal(first, takes[spoken_take])
     assert np.array_equal(again, first), "the bytes follow from the request"
 
 
@@ -231,10 +231,10 @@ def test_a_take_that_swallowed_words_is_spoken_again_within_bounds(loop, local, 
 def test_words_begin_where_a_recogniser_hears_them(level):
     heads = pytest.importorskip("scripts.evaluate.alignment_heads", reason="needs pocketsphinx")
     sentences = heads.held_out(level)[:16]
-    found = asyncio.run(heads.speak_all("demo", sentences))
+    spoken_heads = asyncio.run(heads.speak_all("demo", sentences))
     layers = heads.read_capabilities(heads.resolve("demo", heads.cache_home())).alignment.heads
     spec = heads.open_checkpoint(heads.resolve("demo", heads.cache_home())).gpt_spec
-    errors = np.abs(heads.errors_ms(found, [layer * spec.heads + head for layer, head in layers]))
+    errors = np.abs(heads.errors_ms(spoken_heads, [layer * spec.heads + head for layer, head in layers]))
     assert len(errors) >= 60
     assert np.median(errors) <= 40
     assert (errors <= 100).mean() >= 0.8

@@ -29,7 +29,7 @@ from tests.support.reference_vocoder import decode_whole
 
 LONG = PASS + 30  # steps: more than two passes of frames
 IN_VECTORS, IN_TILES = 5e-6, 3e-5  # largest errors, against torch's float32; in tiles an input has 16 bits, and so has a weight
-ARITHMETICS = [pytest.param(one, marks=needs_instructions(one)) for one in Instructions]
+ARITHMETICS = [pytest.param(instructions, marks=needs_instructions(instructions)) for instructions in Instructions]
 
 
 @cache
@@ -118,8 +118,8 @@ def test_samples_come_as_soon_as_no_later_step_can_change_them():
     for later in (rows, changed):
         whole = net(StepBatch(later, None, is_last=True)).samples
         assert np.array_equal(bits(whole[: len(first)]), bits(first))
-    one, other = (net(StepBatch(later, None, is_last=True)).samples[len(first) :] for later in (rows, changed))
-    assert not np.array_equal(one[:HOP], other[:HOP]), "not one hop later than they could"
+    first_samples, other = (net(StepBatch(later, None, is_last=True)).samples[len(first) :] for later in (rows, changed))
+    assert not np.array_equal(first_samples[:HOP], other[:HOP]), "not one hop later than they could"
     assert len(first) == (2 * 30 - net.reach) * HOP
     assert net.reach_steps == -(-net.reach // 2)
 
@@ -131,12 +131,12 @@ def test_the_state_is_a_value():
     rows = make_rows(60, use_decoder=True)
     state = net(StepBatch(rows[:20], None, is_last=False)).state
     assert state is not None
-    kept = state.memory.copy()
+    copy = state.memory.copy()
     state.memory.flags.writeable = False
-    one = net(StepBatch(rows[20:], state, is_last=True)).samples
+    samples = net(StepBatch(rows[20:], state, is_last=True)).samples
     net(StepBatch(-rows[20:], state, is_last=False))
-    assert np.array_equal(bits(state.memory), bits(kept))
-    assert np.array_equal(bits(net(StepBatch(rows[20:], state, is_last=True)).samples), bits(one))
+    assert np.array_equal(bits(state.memory), bits(copy))
+    assert np.array_equal(bits(net(StepBatch(rows[20:], state, is_last=True)).samples), bits(samples))
 
 
 @needs_native
@@ -151,15 +151,15 @@ def test_a_broken_utterance_sounds_broken_and_touches_no_other(value):
     assert np.array_equal(bits(net(StepBatch(rows, None, is_last=True)).samples), bits(before))
 
 
-@pytest.mark.parametrize("one", ARITHMETICS)
-def test_another_kind_of_machine_goes_on_with_what_one_began(one):
+@pytest.mark.parametrize("instructions", ARITHMETICS)
+def test_another_kind_of_machine_goes_on_with_what_one_began(instructions):
     """All but tiles compute the same bits."""
     rows, least = make_rows(60, use_decoder=True), usable()[-1]
-    begun = network(use_decoder=True, instructions=one)(StepBatch(rows[:40], None, is_last=False))
+    begun = network(use_decoder=True, instructions=instructions)(StepBatch(rows[:40], None, is_last=False))
     ended = network(use_decoder=True, instructions=least)(StepBatch(rows[40:], begun.state, is_last=True))
     whole = network(use_decoder=True, instructions=least)(StepBatch(rows, None, is_last=True)).samples
     errors = np.abs(np.concatenate([begun.samples, ended.samples]) - whole)
-    assert errors.max() <= (IN_TILES if one is Instructions.AMX else 0)
+    assert errors.max() <= (IN_TILES if instructions is Instructions.AMX else 0)
 
 
 @needs_native

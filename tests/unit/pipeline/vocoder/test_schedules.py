@@ -233,8 +233,8 @@ def decoded_whole(vocoder: Vocoder, hidden: np.ndarray, arrivals: list[int], lat
 @pytest.fixture(scope="module", params=METHODS)
 def vocoder(request):
     changes = {"look_ahead": REACH, "rows": 2} if request.param == "windows" else {}
-    with closing(Vocoder(VocoderConfig.varied(dict(method=request.param, threads=1, **changes)), checkpoint())) as made:
-        yield made
+    with closing(Vocoder(VocoderConfig.varied(dict(method=request.param, threads=1, **changes)), checkpoint())) as opened:
+        yield opened
 
 
 @settings(max_examples=examples(12), deadline=None)

@@ -37,7 +37,7 @@ class StepNumbers:
     is_stateful = False
 
     def __init__(self, chunk_steps=CHUNKS, look_ahead=LOOK_AHEAD, *, hidden: bool = True) -> None:
-        self.given: list[HiddenWindow | StepBatch] = []
+        self.calls: list[HiddenWindow | StepBatch] = []
         self._traits = DecoderTraits(self.is_stateful, hidden, look_ahead, chunk_steps)
 
     async def traits(self) -> DecoderTraits:
@@ -48,14 +48,14 @@ class StepNumbers:
 
     async def decode(self, window: HiddenWindow) -> np.ndarray:
         assert not self.is_stateful
-        self.given.append(window)
+        self.calls.append(window)
         await self.wait()
         samples = np.repeat(window.frames[window.body_start : window.body_stop, 0], SAMPLES_PER_STEP)
         return samples[: len(samples) - (HOP if window.is_last else 0)]
 
     async def feed(self, batch: StepBatch) -> DecodedAudio:
         assert self.is_stateful
-        self.given.append(batch)
+        self.calls.append(batch)
         await self.wait()
         waiting = np.concatenate([batch.state.memory if batch.state else np.zeros(0, np.float32), batch.steps[:, 0]])
         known = (batch.state.steps if batch.state else 0) + len(batch.steps)
@@ -154,8 +154,8 @@ def test_every_sample_once_and_the_same_windows_whatever_the_arrival(
     streamed, buffered = (StepNumbers(chunk_steps, look_ahead, hidden=hidden) for _ in range(2))
     check_chunks(asyncio.run(collect(streamed, make_steps(length, arrivals, empty_end=empty_end))), length)
     asyncio.run(collect(buffered, make_steps(length, [length or 1])))
-    assert len(streamed.given) == len(buffered.given)
-    for ours, theirs in zip(streamed.given, buffered.given, strict=True):
+    assert len(streamed.calls) == len(buffered.calls)
+    for ours, theirs in zip(streamed.calls, buffered.calls, strict=True):
         assert ours.frames.dtype == np.float32
         assert np.array_equal(ours.frames, theirs.frames)
         assert _places(ours) == _places(theirs)
@@ -170,10 +170,10 @@ def test_every_step_is_fed_once_in_calls_that_follow_on_one_another(
     decoder = StepMemory(chunk_steps, look_ahead, hidden=hidden)
     chunks = asyncio.run(collect(decoder, make_steps(length, arrivals, empty_end=empty_end)))
     check_chunks(chunks, length)
-    fed = [batch.steps for batch in decoder.given]
+    fed = [batch.steps for batch in decoder.calls]
     assert np.array_equal(np.concatenate([*fed, np.zeros((0, WIDTH))])[:, 0], np.arange(1, length + 1))
     assert all(steps.dtype == np.float32 for steps in fed)
-    assert [batch.is_last for batch in decoder.given] == ([False] * (len(fed) - 1) + [True] if length else [])
+    assert [batch.is_last for batch in decoder.calls] == ([False] * (len(fed) - 1) + [True] if length else [])
     sizes = [len(chunk.samples) // SAMPLES_PER_STEP for chunk in chunks[:-1]]
     assert sizes == [chunk_steps[min(index, len(chunk_steps) - 1)] for index in range(len(sizes))]
 
@@ -185,7 +185,7 @@ def _places(window: HiddenWindow) -> tuple[int, int, int, int, bool]:
 def test_rows_outside_the_utterance_are_zero():
     decoder = StepNumbers()
     asyncio.run(collect(decoder, make_steps(3, [1])))
-    first = decoder.given[0]
+    first = decoder.calls[0]
     assert first.frames[:, 0].tolist() == [0, 0, 0, 0, 1, 2, 3, 0, 0, 0]
     assert (first.valid_start, first.valid_stop) == (4, 7)
 
@@ -239,11 +239,11 @@ def test_every_call_says_when_its_listener_needs_it(decoder_class):
             yield block
 
     async def listen(step_takes_s: float) -> list[float]:
-        decoder.given.clear()
+        decoder.calls.clear()
         async with aclosing(StreamDecoder(decoder, clock=lambda: now[0]).decode(steps(step_takes_s))) as chunks:
             async for _ in chunks:
                 pass
-        return [given.lead_s for given in decoder.given]
+        return [call.lead_s for call in decoder.calls]
 
     fast, slow = asyncio.run(listen(0.0)), asyncio.run(listen(2 * step_s))
     assert (fast[0], slow[0]) == (0.0, 0.0), "nothing has been played"
@@ -282,21 +282,21 @@ async def test_a_reader_that_waits_makes_the_steps_wait_and_memory_stays_bounded
 
 async def test_closing_cancels_windows_and_the_wait_for_steps():
     decoder = OnCommand()
-    left = asyncio.Event()
+    closed = asyncio.Event()
 
     async def steps() -> AsyncIterator[StepBlock]:
         try:
             yield make_block(0, 9, ends=False)
             await asyncio.Event().wait()
         finally:
-            left.set()
+            closed.set()
 
     async with aclosing(steps()) as source, aclosing(StreamDecoder(decoder).decode(source)) as chunks:
         first = asyncio.ensure_future(anext(chunks))
         await decoder.begun(2)
         decoder.allowed[0].set()
         await first
-    assert left.is_set()
+    assert closed.is_set()
     assert decoder.cancelled == 1
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -381,7 +381,7 @@ def test_a_decoder_that_fails_ends_the_stream_with_its_error(decoder_class):
 
 async def collect_beside(decoder: StepNumbers, steps: AsyncIterator[StepBlock]) -> tuple[list[StepBlock], list[AudioChunk]]:
     blocks = [block async for block in with_samples(as_generator(steps), StreamDecoder(decoder), skipped_chunk_sizes=0)]
-    return blocks, [one async for one in chunks_of(again(blocks))]
+    return blocks, [chunk async for chunk in chunks_of(again(blocks))]
 
 
 async def as_generator(steps: AsyncIterator[StepBlock]) -> AsyncGenerator[StepBlock, None]:
@@ -430,14 +430,14 @@ async def test_the_first_steps_leave_before_their_samples():
 
 
 async def test_leaving_ends_the_steps_and_the_calls():
-    left = []
+    closed = []
 
     async def steps() -> AsyncGenerator[StepBlock, None]:
         try:
             yield make_block(0, 200, ends=False)
             await asyncio.Event().wait()
         finally:
-            left.append(True)
+            closed.append(True)
 
     decoder = OnCommand()
     blocks = with_samples(steps(), StreamDecoder(decoder), skipped_chunk_sizes=0)
@@ -448,7 +448,7 @@ async def test_leaving_ends_the_steps_and_the_calls():
     await asyncio.gather(reading, return_exceptions=True)
     await blocks.aclose()
     assert decoder.cancelled > 0
-    assert left == [True]
+    assert closed == [True]
 
 
 @pytest.mark.parametrize(

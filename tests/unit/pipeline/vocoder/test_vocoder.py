@@ -364,11 +364,11 @@ def local(loop: asyncio.Runner, request: pytest.FixtureRequest) -> Iterator[Loca
     loop.run(opened.__aexit__(None, None, None))
 
 
-def asked(text: str, seed: int, **fields: object) -> SynthesisRequest:
+def request_of(text: str, seed: int, **fields: object) -> SynthesisRequest:
     return SynthesisRequest("id", text, voice="default", sampling=SamplingParams(seed=seed), **fields)
 
 
-async def heard(synthesizer: Synthesizer, request: SynthesisRequest) -> tuple[np.ndarray, CacheResult]:
+async def samples_of(synthesizer: Synthesizer, request: SynthesisRequest) -> tuple[np.ndarray, CacheResult]:
     async with aclosing(synthesizer.stream(request)) as stream:
         chunks = [chunk async for chunk in stream]
     return np.concatenate([chunk.samples for chunk in chunks]), chunks[0].cache
@@ -382,24 +382,24 @@ def test_the_bytes_are_those_of_a_vocoder_of_its_own(loop, local):
     cached = Synthesizer(local.frontend, engine, *parts, model)
     # The same seed with either latency has its own samples, and its own entry of the cache.
     ways = [SchedulingParams(latency=latency) for latency in Latency]
-    requests = [asked(text, seed, scheduling=way) for seed, text in enumerate(TEXTS) for way in ways]
+    requests = [request_of(text, seed, scheduling=way) for seed, text in enumerate(TEXTS) for way in ways]
 
     async def crowd() -> list[tuple[np.ndarray, CacheResult]]:
-        return await asyncio.gather(*(heard(beside, request) for request in requests))
+        return await asyncio.gather(*(samples_of(beside, request) for request in requests))
 
-    expected = [loop.run(heard(local.synthesizer, request))[0] for request in requests]
+    expected = [loop.run(samples_of(local.synthesizer, request))[0] for request in requests]
     for (samples, _), alone in zip(loop.run(crowd()), expected, strict=True):
         assert np.array_equal(samples, alone)
     keeping = CacheControl(CacheMode.DEFAULT)
     for request, alone in zip(requests, expected, strict=True):
         for result in (CacheResult.MISS, CacheResult.HIT):
-            samples, found = loop.run(heard(cached, replace(request, cache=keeping)))
+            samples, source = loop.run(samples_of(cached, replace(request, cache=keeping)))
             assert np.array_equal(samples, alone)
-            assert found is result
+            assert source is result
 
 
 @pytest.mark.slow
 def test_a_refined_text_is_decoded_too(loop, local):
-    request = asked("That was good.", 5, refine=RefineParams())
+    request = request_of("That was good.", 5, refine=RefineParams())
     beside = Synthesizer(local.frontend, DecodingEngine(local), Traits(local.vocoder), local.voices, SpeechConfig())
-    assert np.array_equal(loop.run(heard(beside, request))[0], loop.run(heard(local.synthesizer, request))[0])
+    assert np.array_equal(loop.run(samples_of(beside, request))[0], loop.run(samples_of(local.synthesizer, request))[0])

@@ -32,17 +32,17 @@ ROUTES = [
     for router in ROUTERS
     for route in router.routes
     for kind, method in (
-        [("websocket", "GET")] if isinstance(route, WebSocketRoute) else [("http", one) for one in sorted(route.methods)]
+        [("websocket", "GET")] if isinstance(route, WebSocketRoute) else [("http", method) for method in sorted(route.methods)]
     )
 ]
 
 
 def code(gate: Authenticator, scopes: frozenset[Scope] | None, *, key: str = "", peer: str = FAR, stores: bool = False) -> str:
     try:
-        found = gate.authenticate(
+        caller = gate.authenticate(
             Headers({"host": "localhost", **({"x-api-key": key} if key else {})}), peer, scopes, opens_page=False
         )
-        if found is None and stores:
+        if caller is None and stores:
             gate.check_storing()
     except ApiError as refused:
         return refused.spec.code
@@ -110,8 +110,8 @@ def over_socket(path: str, *messages: str) -> Callable[[Services], bool]:
                     for message in messages:
                         socket.send(message)
                     while True:
-                        one = socket.recv(timeout=20)
-                        if isinstance(one, bytes) or '"audio"' in one:
+                        event = socket.recv(timeout=20)
+                        if isinstance(event, bytes) or '"audio"' in event:
                             return True
             except InvalidStatus as refused:
                 return bool(refused.response.status_code != 401)
@@ -136,9 +136,9 @@ def over_wyoming(services: Services) -> bool:
         await client.write_event(Synthesize("Hello there.").event())
         return (await heard(client))[0]
 
-    said: list[str] = talk(script, services)
-    assert "audio-stop" in said or said == ["error missing_api_key", "end"]
-    return "audio-stop" in said
+    events: list[str] = talk(script, services)
+    assert "audio-stop" in events or events == ["error missing_api_key", "end"]
+    return "audio-stop" in events
 
 
 SAID = ('{"type": "open"}', '{"type": "text", "text": "Hello there. "}', '{"type": "close"}')

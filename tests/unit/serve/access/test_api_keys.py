@@ -67,17 +67,17 @@ def test_the_script_makes_lists_and_revokes(tmp_path: Path, capsys: pytest.Captu
     key = capsys.readouterr().out.strip()
     assert KEY.fullmatch(key)
     ring = ring_of(open_store(store))
-    found = ring.find(key)
-    assert found is not None
-    assert (found.record.scopes, found.record.lanes, found.record.quota.streams) == ((Scope.SPEECH,), (Lane.BULK,), None)
+    entry = ring.find(key)
+    assert entry is not None
+    assert (entry.record.scopes, entry.record.lanes, entry.record.quota.streams) == ((Scope.SPEECH,), (Lane.BULK,), None)
     assert keys_script.main(["list", "--store", store]) == 0
     listed = capsys.readouterr().out
-    assert found.id in listed
-    assert key.rpartition(f"{found.id}-")[2] not in listed + (tmp_path / "keys.sqlite").read_bytes().decode("latin-1")
-    assert keys_script.main(["revoke", found.id, "--store", store]) == 0
+    assert entry.id in listed
+    assert key.rpartition(f"{entry.id}-")[2] not in listed + (tmp_path / "keys.sqlite").read_bytes().decode("latin-1")
+    assert keys_script.main(["revoke", entry.id, "--store", store]) == 0
     ring.refresh()
     assert ring.find(key) is None
-    assert keys_script.main(["revoke", found.id, "--store", store]) == 1
+    assert keys_script.main(["revoke", entry.id, "--store", store]) == 1
 
 
 # A store that is lost, damaged or away: the service stays closed, says why, and opens by one command alone.
@@ -150,9 +150,9 @@ def test_a_lost_store_opens_nothing_until_the_operator_says_so(place: Place, cap
     with caplog.at_level(logging.ERROR):
         ring, store = place.start()
     assert f"{store.place}: {LOST}" in caplog.text
-    for each in (ring, running):  # who begins now, and who has seen the keys
-        each.refresh()
-        with guarded(Authenticator(each)) as live:
+    for reader in (ring, running):  # who begins now, and who has seen the keys
+        reader.refresh()
+        with guarded(Authenticator(reader)) as live:
             for headers in ({}, {"X-API-Key": key}):
                 reply = speak(live, **headers)
                 assert (reply.status_code, reply.json()["error"]["message"]) == (503, LOST)
@@ -271,9 +271,9 @@ def test_the_script_names_the_store_it_cannot_use(place: Place, tmp_path: Path):
     path.write_bytes(b"nothing of the kind" * 500)
     for arguments in (["list"], ["forget"], ["add", "anna"], ["revoke", "a" * 10]):
         assert keys_script.main([*arguments, "--store", str(path)]) == 1
-        said = place.complaint()
-        assert said.startswith(f"{path}: the store's file cannot be used: file is not a database; restore it from a backup")
-        assert said.count("\n") == 1
+        message = place.complaint()
+        assert message.startswith(f"{path}: the store's file cannot be used: file is not a database; restore it from a backup")
+        assert message.count("\n") == 1
 
 
 def test_a_revoked_key_stays_revoked_when_an_older_state_of_the_store_comes_back(

@@ -98,8 +98,8 @@ def test_a_route_that_changes_or_costs_something_takes_one_scope():
     routes = [(method.upper(), path) for path, methods in api.openapi()["paths"].items() for method in methods]
     assert len(routes) > 20
     for method, path in routes:
-        wanted = access.access_of({"type": "http", "method": method, "path": path}).scopes
-        assert method == "GET" or (wanted is not None and len(wanted) == 1), f"{method} {path}"
+        scopes = access.access_of({"type": "http", "method": method, "path": path}).scopes
+        assert method == "GET" or (scopes is not None and len(scopes) == 1), f"{method} {path}"
 
 
 def test_a_scope_that_is_missing_is_named_with_the_key(store: Store):
@@ -116,8 +116,8 @@ def test_no_key_is_in_a_log_or_a_reply(store: Store, caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.DEBUG), guarded(Authenticator(ring_of(store))) as live:
         replies = [speak(live, Authorization=f"Bearer {claimed}") for claimed in (key, key, key, f"{key}x", secret)]
     assert [reply.status_code for reply in replies] == [200, 200, 429, 401, 401]
-    seen = caplog.text + "".join(reply.text + str(reply.headers) for reply in replies if reply.status_code != 200)
-    assert secret not in seen
+    texts = caplog.text + "".join(reply.text + str(reply.headers) for reply in replies if reply.status_code != 200)
+    assert secret not in texts
     assert f"key={key_id}" in caplog.text, "the log names it by its id"
 
 

@@ -44,10 +44,10 @@ def test_a_foreign_host_is_refused_whatever_it_asks(served: tuple[Live, Speaker]
     foreign = ["evil.example", f"evil.example:{live.port}", "localhost.evil.example", "127.0.0.1.evil.example",
                "192.168.1.5", "0.0.0.0", "", "localhost:80@evil.example", "evil.example#localhost", "[::2]", "127.0.0.1:",
                "2130706433"]  # fmt: skip
-    asked = [("POST", "/v1/audio/speech"), ("DELETE", "/v1/audio/voices/calm"), ("GET", "/v1/models"), ("GET", "/health"),
+    calls = [("POST", "/v1/audio/speech"), ("DELETE", "/v1/audio/voices/calm"), ("GET", "/v1/models"), ("GET", "/health"),
              ("POST", "/admin/cache/purge"), ("GET", "/"), ("GET", "/nothing")]  # fmt: skip
     for host in foreign:
-        for method, path in asked:
+        for method, path in calls:
             reply = requests.request(method, live.url + path, headers={**JSON, "Host": host}, data=b"{}", timeout=60)
             assert (reply.status_code, code_of(reply)) == (403, "host_not_allowed"), (host, path)
             assert host == "" or host not in reply.text
@@ -126,12 +126,12 @@ def test_a_link_opens_the_page_and_the_documents_and_a_frame_does_not(served: tu
 
 
 def test_websockets_are_checked_too():
-    services, sent = make_services(Speaker()), []
+    services, codes = make_services(Speaker()), []
 
     async def ask(**headers: str) -> None:
         async def send(message):
             if message["type"].endswith("http.response.body"):
-                sent.append(json.loads(message["body"])["error"]["code"])
+                codes.append(json.loads(message["body"])["error"]["code"])
 
         async def receive():
             return {"type": "websocket.connect"}
@@ -142,7 +142,7 @@ def test_websockets_are_checked_too():
 
     asyncio.run(ask(host="evil.example"))
     asyncio.run(ask(host="localhost:8000", origin="http://evil.example"))
-    assert sent == ["host_not_allowed", "origin_not_allowed"]
+    assert codes == ["host_not_allowed", "origin_not_allowed"]
 
 
 # With keys, or another server in front.
@@ -158,8 +158,8 @@ def test_where_a_key_is_required_or_a_gateway_is_in_front_hosts_and_pages_are_no
             reply = requests.get(live.url + path, headers={**headers, **({"X-API-Key": key} if key else {})}, timeout=60)
             assert reply.status_code == 200
             assert "Access-Control-Allow-Origin" not in reply.headers, "unless it is configured"
-        asked = {**headers, "Access-Control-Request-Method": "POST"}
-        reply = requests.options(f"{live.url}/v1/audio/speech", headers=asked, timeout=60)
+        fields = {**headers, "Access-Control-Request-Method": "POST"}
+        reply = requests.options(f"{live.url}/v1/audio/speech", headers=fields, timeout=60)
         assert reply.status_code == (401 if with_keys else 405)
         assert "Access-Control-Allow-Origin" not in reply.headers
     store.close()
@@ -170,13 +170,13 @@ def test_a_configured_page_is_answered_with_cors_headers_and_no_other_is(tmp_pat
     key, _ = add(store)
     with guarded(Authenticator(ring_of(store), origins=CrossOriginPolicy(origins=[APP]))) as live:
         url = f"{live.url}/v1/audio/speech"
-        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
-        allowed = requests.options(url, headers={**asked, "Origin": APP}, timeout=60)
+        fields = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+        allowed = requests.options(url, headers={**fields, "Origin": APP}, timeout=60)
         assert allowed.status_code == 204
         assert allowed.headers["Access-Control-Allow-Origin"] == APP
         assert "POST" in allowed.headers["Access-Control-Allow-Methods"]
         assert allowed.headers["Access-Control-Allow-Headers"] == "Authorization, *"
-        other = requests.options(url, headers={**asked, "Origin": "https://evil.example"}, timeout=60)
+        other = requests.options(url, headers={**fields, "Origin": "https://evil.example"}, timeout=60)
         assert "Access-Control-Allow-Origin" not in other.headers
         assert other.status_code == 401
         for headers, status in (({"Authorization": f"Bearer {key}"}, 200), ({}, 401)):

@@ -36,7 +36,7 @@ def test_a_repeated_request_is_the_same_audio():
         other = post(live.url, BODY, "k-2")
         without = live.speak()
     assert first.content == again.content == written_otherwise.content != other.content
-    assert [each.headers["Idempotency-Replayed"] for each in (first, again, written_otherwise, other)] == [
+    assert [reply.headers["Idempotency-Replayed"] for reply in (first, again, written_otherwise, other)] == [
         *("false", "true", "true", "false")
     ]
     assert "Idempotency-Replayed" not in without.headers
@@ -71,8 +71,8 @@ def test_within_its_time_a_key_stands_for_one_body_of_one_tenant(events):
     for tenant, key, number, wait in events:
         now[0] += wait
         raw = json.dumps({"n": number}).encode()
-        until, kept = twin.get((tenant, key), (0.0, -1))
-        if until > now[0] and kept != number:
+        until, body = twin.get((tenant, key), (0.0, -1))
+        if until > now[0] and body != number:
             with pytest.raises(ApiError):
                 asyncio.run(idempotency.is_repeated(tenant, key, raw))
             continue
@@ -106,21 +106,21 @@ async def test_a_charge_is_known_of_the_body_it_was_for_even_if_the_key_was_rele
 
 async def test_replicas_agree_through_redis_and_go_on_without_it(own_redis: RedisServer):
     stores = [open_store(own_redis.url) for _ in range(2)]
-    one, two = (Idempotency(StoreClaims(store), 60) for store in stores)
+    first, two = (Idempotency(StoreClaims(store), 60) for store in stores)
     fresh = partial(Idempotency, StoreClaims(stores[1]), 60)
-    assert not await one.is_repeated("t", "k", b'{"a": 1}')
+    assert not await first.is_repeated("t", "k", b'{"a": 1}')
     assert await two.is_repeated("t", "k", b'{"a": 1}')
     with pytest.raises(ApiError):
         await fresh().is_repeated("t", "k", b'{"a": 2}')
-    await one.release("t", "k")
+    await first.release("t", "k")
     assert not await fresh().is_repeated("t", "k", b'{"a": 2}')
     for number in range(20):
-        both = await asyncio.gather(*(each.note_charge("t", f"both{number}", b"{}") for each in (one, two)))
+        both = await asyncio.gather(*(claims.note_charge("t", f"both{number}", b"{}") for claims in (first, two)))
         assert sorted(both) == [False, True], "whoever comes at the same time, one is the first"
     own_redis.kill()
-    assert not await one.is_repeated("t", "later", b"{}")
+    assert not await first.is_repeated("t", "later", b"{}")
     with pytest.raises(ApiError):
-        await one.is_repeated("t", "later", b"[]")
+        await first.is_repeated("t", "later", b"[]")
     for store in stores:
         store.close()
 
@@ -134,12 +134,12 @@ def test_no_owner_loses_a_claim_of_its_share_to_others(events: list[tuple[str, i
         if places.get(name, now) is None:
             places.put(name, name.encode(), now + 100.0, now)
             ends[name] = now + 100.0
-        live = [each for each, until in ends.items() if until > now]
+        live = [claim for claim, until in ends.items() if until > now]
         assert len(places) <= 12
-        for each in live:
-            if sum(other[0] == each[0] for other in live) <= 3:
-                assert places.get(each, now) == each.encode()
-        assert all(places.get(each, now) is None for each in ends if each not in live)
+        for claim in live:
+            if sum(other[0] == claim[0] for other in live) <= 3:
+                assert places.get(claim, now) == claim.encode()
+        assert all(places.get(claim, now) is None for claim in ends if claim not in live)
 
 
 async def test_the_keys_of_others_push_out_no_key_that_is_paid(tmp_path: Path):
@@ -181,11 +181,11 @@ async def test_of_two_replicas_that_claim_at_once_one_is_the_first(tmp_path: Pat
         reads = 0
 
         def get(self, namespace: str, key: str) -> tuple[int, bytes] | None:
-            found = super().get(namespace, key)
+            content = super().get(namespace, key)
             self.reads += 1
             if self.reads == 1:
                 both_have_read.wait(timeout=60)
-            return found
+            return content
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(claims_module, "ANSWER_TIMEOUT_S", 60.0)  # of a busy machine

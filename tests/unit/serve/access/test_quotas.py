@@ -21,15 +21,15 @@ rates = st.builds(Quota, requests_per_s=st.floats(0.5, 50), burst=st.integers(1,
 def test_no_stretch_of_time_holds_more_requests_than_burst_and_rate(quota, pauses, replicas):
     clock = HeldClock(1e9)
     counters = [LocalQuotas(lambda: replicas, clock) for _ in range(replicas)]
-    taken: list[float] = []
+    times: list[float] = []
     for number, pause in enumerate(pauses):
         clock.now += pause
         if not asyncio.run(counters[number % replicas].acquire("key", quota, None)).refusal:
-            taken.append(clock.now)
+            times.append(clock.now)
     burst = portion(quota.burst, 1 / replicas) * replicas
-    for first in range(len(taken)):
-        for last in range(first, len(taken)):
-            assert last - first + 1 <= burst + quota.requests_per_s * (taken[last] - taken[first]) + 1e-3
+    for first in range(len(times)):
+        for last in range(first, len(times)):
+            assert last - first + 1 <= burst + quota.requests_per_s * (times[last] - times[first]) + 1e-3
 
 
 @given(rates, st.lists(st.floats(0, 1), min_size=1, max_size=40))
@@ -117,15 +117,15 @@ def test_a_clock_that_jumps_locks_no_key_out(jump_s: float):
 @pytest.mark.parametrize("keeps", [False, True])
 async def test_a_charge_is_kept_or_given_back_wherever_it_is_cancelled(turns: int, keeps: bool):
     caller = Caller("anna", quota=Quota(characters_a_day=100), quotas=RemoteQuotas())
-    kept = False
+    is_charged = False
 
     async def work() -> None:
-        nonlocal kept
+        nonlocal is_charged
         async with caller.charged(12) as charge:
             await asyncio.sleep(0)
             if keeps:
                 charge.keep()
-                kept = True
+                is_charged = True
             await asyncio.sleep(0)
 
     task = asyncio.create_task(work())
@@ -135,7 +135,7 @@ async def test_a_charge_is_kept_or_given_back_wherever_it_is_cancelled(turns: in
     await asyncio.gather(task, return_exceptions=True)
     for _ in range(2 * TURNS + 6):
         await asyncio.sleep(0)  # an answer may still be on its way
-    assert await caller.characters_today() == (12 if kept else 0)
+    assert await caller.characters_today() == (12 if is_charged else 0)
 
 
 # Requests inside at once, and when a refused one may come back.

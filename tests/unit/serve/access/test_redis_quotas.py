@@ -81,34 +81,34 @@ async def test_redis_counts_as_the_process_does(running: RedisServer, actions):
 
     local, shared = LocalQuotas(), RedisQuotas(running.url, LocalQuotas())
     permits: list[str] = []
-    for number, (what, value) in enumerate(actions):
-        if what == "enter":
+    for number, (action, value) in enumerate(actions):
+        if action == "enter":
             permit = f"p{number}" if value else None
-            mine, theirs = [await each.acquire("key", SLOW, permit) for each in (local, shared)]
+            mine, theirs = [await quotas.acquire("key", SLOW, permit) for quotas in (local, shared)]
             assert (mine.refusal, mine.remaining) == (theirs.refusal, theirs.remaining)
             assert abs(mine.retry_after_s - theirs.retry_after_s) < 5
             if permit and not mine.refusal:
                 permits.append(permit)
-        elif what == "leave" and permits:
+        elif action == "leave" and permits:
             permit = permits.pop(value % len(permits))
-            for each in (local, shared):
-                each.release("key", permit)
+            for quotas in (local, shared):
+                quotas.release("key", permit)
             await asyncio.gather(*shared._leaving)
-        elif what == "write":
+        elif action == "write":
             assert (await local.charge_characters("key", SLOW, value)).refusal == (
                 await shared.charge_characters("key", SLOW, value)
             ).refusal
             assert await local.characters_today("key") == await shared.characters_today("key")
-        elif what == "refund":
+        elif action == "refund":
             characters, days_ago = value
-            for each in (local, shared):
-                day = (await each.charge_characters("key", SLOW, 0)).day - days_ago
-                each.refund_characters("key", SLOW, Charge(characters, day))
+            for quotas in (local, shared):
+                day = (await quotas.charge_characters("key", SLOW, 0)).day - days_ago
+                quotas.refund_characters("key", SLOW, Charge(characters, day))
             await asyncio.gather(*shared._leaving)
             assert await local.characters_today("key") == await shared.characters_today("key")
-        elif what == "heard":
-            for each in (local, shared):
-                each.record_audio("key", SLOW, value)
+        elif action == "heard":
+            for quotas in (local, shared):
+                quotas.record_audio("key", SLOW, value)
             await shared.renew()
     assert not shared.is_away
     await shared.close()
@@ -140,13 +140,13 @@ async def test_a_charge_of_a_process_that_died_is_taken_back_once(server: RedisS
             assert not (await dead.charge_characters(name, SLOW, 300, "token")).refusal
         elif act == "refund":
             dead.refund_characters(name, SLOW, charge)
-        for each in others if act == "settle" else ():
-            each.settle_characters(name, SLOW, charge)
-        for each in (dead, *others):
-            await each.renew()
-    assert [await each.characters_today(name) for each in (dead, *others)] == [500] * 3
-    for each in (dead, *others):
-        await each.close()
+        for quotas in others if act == "settle" else ():
+            quotas.settle_characters(name, SLOW, charge)
+        for quotas in (dead, *others):
+            await quotas.renew()
+    assert [await quotas.characters_today(name) for quotas in (dead, *others)] == [500] * 3
+    for quotas in (dead, *others):
+        await quotas.close()
 
 
 async def test_a_refused_or_left_request_leaves_no_permit(server: RedisServer):
@@ -258,13 +258,13 @@ async def test_without_redis_each_replica_allows_its_share_and_never_more(own_re
     own_redis.kill()
     decisions = [await counter.acquire("key", SLOW, None) for counter in counters for _ in range(10)]
     assert sum(not decision.refusal for decision in decisions) == SLOW.burst, "half of it each"
-    sent = counted(counters[0])
+    commands = counted(counters[0])
     assert (await counters[0].acquire("key", STREAMS, "x")).refusal, "its share of two is one, and that is held"
     assert not (await counters[1].acquire("key", STREAMS, "during")).refusal
     assert (await counters[0].charge_characters("key", SLOW, 501)).refusal == "quota_exceeded"
     assert not (await counters[0].charge_characters("key", SLOW, 500)).refusal
     assert await counters[0].characters_today("key") == 500
-    assert sent() == 0, "who knows that it is away does not ask again"
+    assert commands() == 0, "who knows that it is away does not ask again"
     looks = asyncio.create_task(counters[0].renew())
     while not looks.done():
         assert counters[0].is_away, "nor while somebody looks whether it is back"
@@ -296,10 +296,10 @@ async def test_a_frozen_redis_costs_one_request_its_time_limit(own_redis: RedisS
     assert not (await quotas.acquire("key", SLOW, None)).refusal
     own_redis.freeze()
     monkeypatch.setattr(redis_quotas, "ANSWER_TIMEOUT_S", 0.05)  # read at each call
-    sent = counted(quotas)
+    commands = counted(quotas)
     for _ in range(3):
         await quotas.acquire("key", SLOW, None)
-    assert sent() == 1, "and the others find out without waiting"
+    assert commands() == 1, "and the others find out without waiting"
     assert quotas.is_away
     own_redis.thaw()
     monkeypatch.setattr(redis_quotas, "ANSWER_TIMEOUT_S", PATIENCE_S)
@@ -312,19 +312,19 @@ async def test_replicas_reserve_audio_together_and_give_it_back(server: RedisSer
     """Requests at one moment on several replicas: the one that crosses the limit is the last; what is not generated is free."""
     quota = Quota(requests_per_s=None, streams=None, characters_a_day=None, audio_s_a_minute=60.0)
 
-    one, two = (RedisQuotas(server.url, LocalQuotas(lambda: 2)) for _ in range(2))
-    asked = [each.reserve_audio("key", quota, 25.0, f"r{number}") for number, each in enumerate([one, two] * 3)]
-    decisions = await asyncio.gather(*asked)
+    first, two = (RedisQuotas(server.url, LocalQuotas(lambda: 2)) for _ in range(2))
+    reservations = [quotas.reserve_audio("key", quota, 25.0, f"r{number}") for number, quotas in enumerate([first, two] * 3)]
+    decisions = await asyncio.gather(*reservations)
     allowed = [number for number, decision in enumerate(decisions) if not decision.refusal]
     assert len(allowed) == 3
     for number in range(6):
-        (one, two)[number % 2].release_audio("key", quota, 25.0, f"r{number}")
-    await asyncio.gather(*one._leaving, *two._leaving)
+        (first, two)[number % 2].release_audio("key", quota, 25.0, f"r{number}")
+    await asyncio.gather(*first._leaving, *two._leaving)
     assert not (await two.reserve_audio("key", quota, 50.0, "later")).refusal
     two.record_audio("key", quota, 70.0)
     two.release_audio("key", quota, 50.0, "later")
     await asyncio.gather(*two._leaving)
-    refused = await one.reserve_audio("key", quota, 1.0, "last")
+    refused = await first.reserve_audio("key", quota, 1.0, "last")
     assert (refused.refusal, 5 < refused.retry_after_s <= 10) == ("quota_exceeded", True)
-    await one.close()
+    await first.close()
     await two.close()

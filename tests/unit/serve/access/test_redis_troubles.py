@@ -233,7 +233,7 @@ async def test_what_has_no_answer_counts_once(faulty: FaultyRedis, server: Redis
         quotas.refund_characters("key", DAY, Charge(5, today()))
         await asyncio.gather(*quotas._leaving)
         assert await other.characters_today("key") == await quotas.characters_today("key") == 165
-        over = [await each.acquire("key", DAY, None) for each in (other, quotas)]
+        over = [await counter.acquire("key", DAY, None) for counter in (other, quotas)]
         assert all(decision.refusal == "quota_exceeded" and decision.retry_after_s <= 60 for decision in over)
         await other.close()
 

@@ -48,33 +48,33 @@ print("loaded", *(name for name in {HEAVY} if name in sys.modules))
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_a_command_explains_itself_under_its_name(command: Command):
-    found = CliRunner().invoke(app, [*command.name.split(), "--help"])
-    assert found.exit_code == 0, found.output
-    assert found.output.startswith(f"usage: chattts-serve {command.name} ")
+    result = CliRunner().invoke(app, [*command.name.split(), "--help"])
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith(f"usage: chattts-serve {command.name} ")
     for verb in command.verbs:
-        assert verb in found.output
+        assert verb in result.output
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_group_lists_its_commands(group: str):
-    found = CliRunner().invoke(app, [group, "--help"])
-    assert found.exit_code == 0
+    result = CliRunner().invoke(app, [group, "--help"])
+    assert result.exit_code == 0
     for command in COMMANDS:
         if command.name.startswith(f"{group} "):
-            assert command.name.split()[1] in found.output
+            assert command.name.split()[1] in result.output
 
 
 def test_words_reach_the_command_as_they_were_typed(monkeypatch: pytest.MonkeyPatch):
-    given: list[list[str]] = []
+    calls: list[list[str]] = []
 
     def run(command: Command, arguments: list[str]) -> int:
-        given.append([command.name, *arguments])
+        calls.append([command.name, *arguments])
         return 3
 
     monkeypatch.setattr("serve.commands.app.run", run)
-    found = CliRunner().invoke(app, ["say", "-o", "x.wav", "--", "--5 degrees"])
-    assert found.exit_code == 3
-    assert given == [["say", "-o", "x.wav", "--", "--5 degrees"]]
+    result = CliRunner().invoke(app, ["say", "-o", "x.wav", "--", "--5 degrees"])
+    assert result.exit_code == 3
+    assert calls == [["say", "-o", "x.wav", "--", "--5 degrees"]]
 
 
 @pytest.mark.parametrize("words", [["sing"], ["weights", "melt"], ["say"], ["keys", "add"]])
@@ -136,9 +136,9 @@ def test_who_reads_no_further_is_no_traceback():
 
 
 def test_the_version_is_that_of_the_installed_package():
-    found = CliRunner().invoke(app, ["--version"])
-    assert found.exit_code == 0
-    assert found.output.startswith("chattts-serve ")
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.output.startswith("chattts-serve ")
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -156,8 +156,8 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 def test_a_shell_completes_commands_verbs_and_configurations(words: str, expected: set[str]):
     environment = {"_CHATTTS_SERVE_COMPLETE": "complete_bash", "COMP_WORDS": f"chattts-serve {words}", "COMP_CWORD": ""}
     environment["COMP_CWORD"] = str(len(words.split()) + 1)
-    found = CliRunner().invoke(app, [], prog_name="chattts-serve", env=environment)
-    assert expected <= set(found.output.split())
+    result = CliRunner().invoke(app, [], prog_name="chattts-serve", env=environment)
+    assert expected <= set(result.output.split())
 
 
 def test_a_configuration_is_found_by_path_or_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -237,9 +237,9 @@ def on_paper(monkeypatch):
 
     def put(card: str, **changes: object) -> None:
         capability, gib, multiprocessors, memory_clock, bus, clock, _ = PAPER[card]
-        found = {"name": card, "major": capability[0], "minor": capability[1], "total_memory": int(gib * GIB)}
-        found |= {"multi_processor_count": multiprocessors, "memory_clock_rate": memory_clock, "memory_bus_width": bus}
-        device = SimpleNamespace(**found | {"clock_rate": clock} | changes)
+        properties = {"name": card, "major": capability[0], "minor": capability[1], "total_memory": int(gib * GIB)}
+        properties |= {"multi_processor_count": multiprocessors, "memory_clock_rate": memory_clock, "memory_bus_width": bus}
+        device = SimpleNamespace(**properties | {"clock_rate": clock} | changes)
         monkeypatch.setattr(size.torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(size.torch.cuda, "get_device_properties", lambda number: device)
         monkeypatch.setattr(container, "sees_gpu", lambda: True)

@@ -44,8 +44,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_folder_that_cannot_be_written_is_named_by_its_key(tmp_path: Path):
     (tmp_path / "file").touch()
     app = AppConfig.model_validate({"jobs": {"folder": str(tmp_path / "file/jobs")}})
-    found = doctor.folders(app)
-    assert (found.status, found.result) == (Status.FAIL, f"cannot be written here: jobs.folder: {tmp_path}/file/jobs")
+    finding = doctor.folders(app)
+    assert (finding.status, finding.result) == (Status.FAIL, f"cannot be written here: jobs.folder: {tmp_path}/file/jobs")
     assert doctor.folders(AppConfig()).status is Status.FINE
 
 
@@ -83,9 +83,9 @@ def test_a_damaged_checkpoint_is_named_by_its_file(demo_root: Path, tmp_path: Pa
     with (broken / MEL_DECODER_FILE).open("r+b") as file:
         file.seek(1000)
         file.write(b"\xff\xfe")
-    found = doctor.checkpoint(str(broken))
-    assert found.status is Status.FAIL
-    assert MEL_DECODER_FILE in found.result
+    finding = doctor.checkpoint(str(broken))
+    assert finding.status is Status.FAIL
+    assert MEL_DECODER_FILE in finding.result
 
 
 def test_a_checkpoint_nobody_vouches_for_is_a_warning(demo_root: Path, tmp_path: Path):
@@ -97,16 +97,16 @@ def test_a_checkpoint_nobody_vouches_for_is_a_warning(demo_root: Path, tmp_path:
 
 def test_a_checkpoint_that_is_not_there_says_how_to_get_it(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("CHATTTS_HOME", str(tmp_path))
-    found = doctor.checkpoint("hub:2Noise/ChatTTS")
-    assert found.status is Status.FAIL
-    assert "chattts-serve weights fetch" in found.result
+    finding = doctor.checkpoint("hub:2Noise/ChatTTS")
+    assert finding.status is Status.FAIL
+    assert "chattts-serve weights fetch" in finding.result
 
 
 @pytest.mark.skipif(sees_gpu(), reason="there is a GPU here")
 def test_a_gpu_that_is_not_there_is_missed():
-    found = doctor.device(PipelineConfig(engine=EngineConfig(device="cuda"), vocoder=VocoderConfig()))
-    assert found.status is Status.FAIL
-    assert "configs/cpu.yaml" in found.advice
+    finding = doctor.device(PipelineConfig(engine=EngineConfig(device="cuda"), vocoder=VocoderConfig()))
+    assert finding.status is Status.FAIL
+    assert "configs/cpu.yaml" in finding.advice
     assert doctor.device(PipelineConfig()).status is Status.FINE
 
 
@@ -122,8 +122,8 @@ def test_bfloat16_without_the_instructions_for_it_is_a_warning(monkeypatch):
 def test_native_code_needs_no_instructions_for_bfloat16(monkeypatch, sets, advised):
     monkeypatch.setattr(doctor, "cpu_flags", lambda: {"avx2"})
     monkeypatch.setattr(doctor, "usable", lambda: sets)
-    found = doctor.processor(PipelineConfig(engine=EngineConfig(dtype="bfloat16")))
-    assert ("float32" in found.advice) is advised
+    finding = doctor.processor(PipelineConfig(engine=EngineConfig(dtype="bfloat16")))
+    assert ("float32" in finding.advice) is advised
 
 
 @needs_native
@@ -157,10 +157,10 @@ def test_a_compiler_that_is_missing_matters_where_the_configuration_insists(monk
 
 
 def test_a_port_in_use_is_found_and_a_free_one_is_not():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         assert not doctor.is_free("127.0.0.1", port)
         checked = check_file(DEV)
         checked.document["http_options"]["port"] = port
@@ -174,11 +174,11 @@ def as_taken(port: int) -> tuple[str, Status, str, str]:
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(doctor, "requires", lambda _: ["numpy>=1", "surely-not-installed>=1", "pydantic<1"])
-    found = doctor.packages()
-    assert found.status is Status.FAIL
-    assert "surely-not-installed is missing" in found.result
-    assert "pydantic" in found.result
-    assert "numpy" not in found.result
+    finding = doctor.packages()
+    assert finding.status is Status.FAIL
+    assert "surely-not-installed is missing" in finding.result
+    assert "pydantic" in finding.result
+    assert "numpy" not in finding.result
 
 
 @pytest.mark.slow
@@ -232,8 +232,8 @@ def test_memory_follows_from_the_configuration():
     assert engine(kv_budget_mib=9000) == engine(), "a budget is a limit, not a need"
     assert engine(kv="int8") < engine(weights="int8") < engine()
     assert engine(prefill_rows=4) > engine(), "unused rows of a prefill have a slot of their own"
-    one, eight = (roofline.vocoder_bytes(VocoderConfig(device="cuda", rows=rows)) for rows in (1, 8))
-    assert eight > one
+    first, eight = (roofline.vocoder_bytes(VocoderConfig(device="cuda", rows=rows)) for rows in (1, 8))
+    assert eight > first
     assert roofline.needed_bytes(PipelineConfig()) == 0
     assert 8 * GIB < roofline.needed_bytes(GPU) < 11 * GIB, "5.9 GiB of KV cache, 0.4 of weights, one process"
 
@@ -246,10 +246,10 @@ def test_why_there_is_no_gpu_names_the_driver():
         (("550.54.15", "12.8"), "driver 550.54.15 is loaded", "CUDA_VISIBLE_DEVICES"),
         (("580.65.06", "13.0"), "driver 580.65.06 is loaded", "--gpus all"),
     ]
-    for given, expected, advice in cases:
-        found = doctor_gpu.why_no_gpu(*given)
-        assert expected in found[0]
-        assert advice in found[1]
+    for facts, expected, advice in cases:
+        sentences = doctor_gpu.why_no_gpu(*facts)
+        assert expected in sentences[0]
+        assert advice in sentences[1]
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_kernels_are_kept_where_the_documented_container_can_write_and_load(monk
     (tmp_path / "file").touch()
     monkeypatch.setenv("CHATTTS_HOME", str(tmp_path / "file"))
     assert triton_folder().is_dir(), "a home that cannot be written costs the kernels of the next start, not the service"
-    found = subprocess.run(
+    run = subprocess.run(
         [sys.executable, "-c", "import triton, pipeline.model.gpu.kernels.layer; print(triton.knobs.cache.dir)"],
         env={name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | {"CHATTTS_HOME": str(tmp_path)},
         cwd=ROOT,
@@ -305,7 +305,7 @@ def test_kernels_are_kept_where_the_documented_container_can_write_and_load(monk
         text=True,
         check=True,
     )
-    assert found.stdout.strip() == str(tmp_path / "triton")
+    assert run.stdout.strip() == str(tmp_path / "triton")
 
 
 NOEXEC = """
@@ -397,9 +397,9 @@ def test_a_server_that_is_away_hangs_or_wants_a_password_is_named_without_one(tm
             (f"redis://:right@127.0.0.1:{server.port}/99", "no database"),
             (f"redis://:right@127.0.0.1:{free_port()}", "does not answer"),
         ):
-            found = " ".join(finding.result + finding.advice for finding in redis_servers(as_store(url)))
-            assert words in found
-            assert not {"right", "wrong"} & set(found.replace("@", " ").replace(":", " ").split())
+            words_of_findings = " ".join(finding.result + finding.advice for finding in redis_servers(as_store(url)))
+            assert words in words_of_findings
+            assert not {"right", "wrong"} & set(words_of_findings.replace("@", " ").replace(":", " ").split())
         server.freeze()
         (finding,) = redis_servers(as_store(f"redis://:right@127.0.0.1:{server.port}/0"))
         assert (finding.status, "does not answer" in finding.result) == (FAIL, True)
@@ -409,8 +409,8 @@ def test_a_server_that_is_away_hangs_or_wants_a_password_is_named_without_one(tm
 
 def test_an_old_release_and_a_cluster_are_refused():
     facts = {"redis_version": "6.0.16", "cluster_enabled": 1, "maxmemory_policy": "noeviction", "aof_enabled": 1}
-    found = [finding.result for finding in doctor_redis._problems("here", ["voices.store"], facts)]
-    assert found == ["here is release 6.0.16", "here is part of a cluster"]
+    problems = [finding.result for finding in doctor_redis._problems("here", ["voices.store"], facts)]
+    assert problems == ["here is release 6.0.16", "here is part of a cluster"]
 
 
 def test_compose_and_kubernetes_keep_store_and_cache_apart():

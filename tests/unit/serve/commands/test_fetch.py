@@ -64,7 +64,7 @@ class Hub:
     """(file, Range header) of each"""
 
     def fetched(self, file: str) -> list[str | None]:
-        return [asked for name, asked in self.requests if name == file]
+        return [range_header for name, range_header in self.requests if name == file]
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -72,8 +72,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         hub, file = self.hub, self.path.removeprefix(PATH)
-        asked = self.headers.get("Range")
-        hub.requests.append((file, asked))
+        range_header = self.headers.get("Range")
+        hub.requests.append((file, range_header))
         if hub.busy:
             hub.busy -= 1
             self.send_error(503)
@@ -82,7 +82,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_error(404)
             return
         whole = hub.contents[file]
-        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and not hub.ignores_range else 0
+        start = int(range_header.removeprefix("bytes=").rstrip("-")) if range_header and not hub.ignores_range else 0
         if start >= len(whole):
             self.send_response(416)
             self.send_header("Content-Range", f"bytes */{len(whole)}")
@@ -123,9 +123,9 @@ def hub() -> Iterator[Hub]:
 @pytest.fixture
 def nobody() -> str:
     """An endpoint at which nothing listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 def fetch(folder: Path, endpoint: str, retries: RetryPolicy = RETRIES) -> list[float]:
@@ -231,8 +231,8 @@ def test_wrong_byte_deletes_the_part_and_says_expected_and_found(hub: Hub, tmp_p
     wrong = bytearray(CONTENTS[FILE])
     wrong[500] ^= 1
     hub.contents[FILE] = bytes(wrong)
-    found = hashlib.sha256(wrong).hexdigest()
-    with pytest.raises(FetchError, match=f"expected SHA-256 {HASHES[FILE]}, found {found}") as raised:
+    digest = hashlib.sha256(wrong).hexdigest()
+    with pytest.raises(FetchError, match=f"expected SHA-256 {HASHES[FILE]}, found {digest}") as raised:
         fetch(tmp_path, hub.endpoint)
     assert raised.value.status == EXIT_WRONG_BYTES
     assert not (tmp_path / FILE).exists()
@@ -287,15 +287,15 @@ def test_silent_connection_is_left_and_resumed(hub: Hub, tmp_path: Path) -> None
 
 
 def test_progress_goes_forward_to_the_whole(hub: Hub, tmp_path: Path) -> None:
-    seen: list[tuple[int, int | None]] = []
+    steps: list[tuple[int, int | None]] = []
     fetch_all(
         tmp_path,
         {FILE: HASHES[FILE]},
         endpoint=hub.endpoint,
-        on_progress=lambda file, done, total: seen.append((done, total)),
+        on_progress=lambda file, done, total: steps.append((done, total)),
     )
-    assert seen[-1] == (len(CONTENTS[FILE]), len(CONTENTS[FILE]))
-    assert seen == sorted(seen)
+    assert steps[-1] == (len(CONTENTS[FILE]), len(CONTENTS[FILE]))
+    assert steps == sorted(steps)
 
 
 def test_offline_names_every_missing_file(tmp_path: Path) -> None:
@@ -336,9 +336,9 @@ class TestCommand:
         self, arguments: list[str], hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main([*arguments, "--endpoint", hub.endpoint]) == EXIT_REFUSED
-        said = capsys.readouterr().err
-        assert "not for any commercial purpose" in said
-        assert "--accept-license cc-by-nc-4.0" in said
+        output = capsys.readouterr().err
+        assert "not for any commercial purpose" in output
+        assert "--accept-license cc-by-nc-4.0" in output
         assert hub.requests == []
         assert not (tmp_path / "home").exists()
 

@@ -77,14 +77,14 @@ def test_mistakes_are_said_in_one_line(tmp_path: Path, monkeypatch, capsys, demo
     assert "no voice of this name" in capsys.readouterr().err
     assert run(monkeypatch, "?!", "-o", str(tmp_path / "x.wav")) == 1
     assert "nothing to say" in capsys.readouterr().err
-    for arguments, said in (
+    for arguments, message in (
         (["-o", str(tmp_path / "x.midi")], "known formats are"),
         (["--speed", "9"], "--speed 9 is not within 0.25 .. 4"),
         (["--seed", "-1"], "--seed -1 is not within 0 .. 4294967295"),
     ):
         with pytest.raises(SystemExit):
             run(monkeypatch, "Hello.", *arguments)
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 # Read: a book from a shell to a file, in this process and by a service, and on where it was stopped.
@@ -92,7 +92,7 @@ def test_mistakes_are_said_in_one_line(tmp_path: Path, monkeypatch, capsys, demo
 
 def chapters(path: Path) -> list[tuple[str, float]]:
     with av.open(str(path)) as file:
-        return [(one["metadata"]["title"], float(one["start"] * one["time_base"])) for one in file.chapters()]
+        return [(chapter["metadata"]["title"], float(chapter["start"] * chapter["time_base"])) for chapter in file.chapters()]
 
 
 @pytest.mark.slow
@@ -117,18 +117,18 @@ def test_a_killed_command_goes_on_and_writes_the_same_bytes(tmp_path: Path, demo
     whole, killed = tmp_path / "whole.mp3", tmp_path / "killed.mp3"
     command = [sys.executable, "-m", "serve.commands.read", str(book), "--checkpoint", "small-random", "-o"]
     subprocess.run([*command, str(whole)], check=True)
-    kept = tmp_path / ".killed.mp3.parts"
+    parts = tmp_path / ".killed.mp3.parts"
     process = subprocess.Popen([*command, str(killed)])
-    while len(list(kept.glob("*.pcm"))) < 5:
+    while len(list(parts.glob("*.pcm"))) < 5:
         assert process.poll() is None, "it was too quick to be killed"
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    before = {path: path.stat().st_mtime_ns for path in kept.glob("*.pcm")}
+    before = {path: path.stat().st_mtime_ns for path in parts.glob("*.pcm")}
     assert len(before) < 41
     subprocess.run([*command, str(killed)], check=True)
     assert killed.read_bytes() == whole.read_bytes()
-    assert not kept.exists()
+    assert not parts.exists()
 
 
 @pytest.mark.slow
@@ -173,8 +173,8 @@ def test_a_script_is_read_here_and_by_a_service_with_the_voices_of_its_cast(tmp_
     assert read.main([*command, "--checkpoint", "small-random"]) == 0
     whole = output.read_bytes()
     ssml = tmp_path / "play.ssml"
-    who, me = "<p><voice name='alloy'>Who is there?</voice></p>", "<p><voice name='nova'>It is me.</voice></p>"
-    ssml.write_text(f"<speak>{who}{me}</speak>")
+    question, me = "<p><voice name='alloy'>Who is there?</voice></p>", "<p><voice name='nova'>It is me.</voice></p>"
+    ssml.write_text(f"<speak>{question}{me}</speak>")
     assert read.main([str(ssml), *command[1:3], "--checkpoint", "small-random"]) == 0
     quiet = 2 * 24 * (350 - 250)  # paragraphs are further apart than turns
     assert len(output.read_bytes()) == len(whole) + quiet
@@ -207,9 +207,9 @@ def book_of(words: int) -> str:
     for chapter in range(CHAPTERS):
         lines.append(f"## Chapter {chapter + 1}")
         while count < words * (chapter + 1) / CHAPTERS:
-            told = (PEOPLE, DEEDS, PLACES, TIMES)
-            choices = [tuple(chance.choice(words_of) for words_of in told) for _ in range(5)]
-            paragraph = " ".join(f"{who} {did} {where} {when}." for who, did, where, when in choices)
+            word_lists = (PEOPLE, DEEDS, PLACES, TIMES)
+            choices = [tuple(chance.choice(words_of) for words_of in word_lists) for _ in range(5)]
+            paragraph = " ".join(f"{person} {did} {where} {when}." for person, did, where, when in choices)
             count += len(paragraph.split())
             lines.append(paragraph)
     return "\n\n".join(lines)
@@ -227,11 +227,11 @@ def resident(process: subprocess.Popen[bytes]) -> int:
 def test_a_book_survives_three_kills_with_flat_memory(tmp_path: Path, demo_root):
     book, output = tmp_path / "book.md", tmp_path / "book.m4b"
     book.write_text(book_of(WORDS))
-    kept = tmp_path / ".book.m4b.parts"
+    folder = tmp_path / ".book.m4b.parts"
     command = [sys.executable, "-m", "serve.commands.read", str(book), "-o", str(output), "--checkpoint", "small-random"]
 
     def finished() -> int:
-        return len(list(kept.glob("*.pcm")))
+        return len(list(folder.glob("*.pcm")))
 
     began, parts = time.monotonic(), 0
     for _ in range(3):
@@ -242,18 +242,20 @@ def test_a_book_survives_three_kills_with_flat_memory(tmp_path: Path, demo_root)
         process.kill()
         process.wait()
         parts = finished()
-    process, seen = subprocess.Popen(command), []
+    process, sizes = subprocess.Popen(command), []
     while process.poll() is None:
         if finished() > parts + WORDS // 1000:
-            seen.append(resident(process))
+            sizes.append(resident(process))
         time.sleep(1.0)
     assert process.returncode == 0
     took_s = time.monotonic() - began
     with av.open(str(output)) as file:
-        assert [one["metadata"]["title"] for one in file.chapters()][1:] == [f"Chapter {n + 1}" for n in range(CHAPTERS)]
+        assert [chapter["metadata"]["title"] for chapter in file.chapters()][1:] == [
+            f"Chapter {n + 1}" for n in range(CHAPTERS)
+        ]
         seconds = float(file.duration / av.time_base)
     print(
         f"\n  {WORDS / took_s * 60:.0f} words a minute, {seconds / 60:.0f} minutes of audio, {output.stat().st_size >> 20} MiB"
     )
-    print(f"  memory {seen[0] >> 20} MiB after 50 parts, at most {max(seen) >> 20} MiB")
-    assert max(seen) - seen[0] < GROWTH
+    print(f"  memory {sizes[0] >> 20} MiB after 50 parts, at most {max(sizes) >> 20} MiB")
+    assert max(sizes) - sizes[0] < GROWTH

@@ -261,7 +261,7 @@ def test_a_vocoder_beside_its_engine_has_no_deployment():
     assert "Vocoder is a part of AcousticModel here" in mistake
     assert "set placement to separate" in mistake
     deployments = document["applications"][0]["deployments"]
-    deployments.remove(next(one for one in deployments if one["name"] == "Vocoder"))
+    deployments.remove(next(deployment for deployment in deployments if deployment["name"] == "Vocoder"))
     assert find_mistakes(document) == []
 
 
@@ -314,20 +314,23 @@ def number(path: str) -> tuple[Any, Any]:
         model = model.model_fields[section].annotation
     field = model.model_fields[key]
     bounds = {
-        name: value for one in field.metadata for name in ("ge", "gt", "le") if (value := getattr(one, name, None)) is not None
+        name: value
+        for constraint in field.metadata
+        for name in ("ge", "gt", "le")
+        if (value := getattr(constraint, name, None)) is not None
     }
     return field.default, bounds
 
 
 def args(**numbers: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for path, value in numbers.items():
         *sections, key = path.split(".")
-        place = found
+        place = values
         for section in sections:
             place = place.setdefault(section, {})
         place[key] = value
-    return found
+    return values
 
 
 def complaint(pair: Pair, written: dict[str, Any]) -> bool:

@@ -167,11 +167,11 @@ def test_trouble_is_what_the_health_check_says():
     ],
 )
 def test_the_risk_is_named_where_there_is_one(address: str, requires_token: bool, is_exposed: bool):
-    said = exposure(address, requires_token=requires_token)
-    assert (said is not None) == is_exposed
-    if said is not None:
-        assert f"any client that reaches {address} can run any code" in said
-        assert "RAY_AUTH_MODE=token" in said
+    sentence = exposure(address, requires_token=requires_token)
+    assert (sentence is not None) == is_exposed
+    if sentence is not None:
+        assert f"any client that reaches {address} can run any code" in sentence
+        assert "RAY_AUTH_MODE=token" in sentence
 
 
 def test_without_a_cluster_there_is_nothing_to_say():
@@ -179,6 +179,6 @@ def test_without_a_cluster_there_is_nothing_to_say():
 
 
 def test_several_text_workers_of_a_replica_are_reported_as_one():
-    one = TextStats(waiting=2, asked_s=0.5, answers=10, read_s=0.01, busy_s=3.0, restarts=1)
+    first = TextStats(waiting=2, asked_s=0.5, answers=10, read_s=0.01, busy_s=3.0, restarts=1)
     two = TextStats(waiting=1, asked_s=0.0, answers=5, read_s=0.02, busy_s=1.0, restarts=0)
-    assert together([one, two]) == TextStats(waiting=3, asked_s=0.5, answers=15, read_s=0.02, busy_s=4.0, restarts=1)
+    assert together([first, two]) == TextStats(waiting=3, asked_s=0.5, answers=15, read_s=0.02, busy_s=4.0, restarts=1)

@@ -33,15 +33,15 @@ def refused(live: Live, path: str, **headers: str) -> tuple[int, dict[str, Any]]
     return refusal.value.response.status_code, json.loads(refusal.value.response.body)
 
 
-def said(connection: ClientConnection, text: str | bytes) -> tuple[list[dict[str, Any]], int | None]:
+def replies_to(connection: ClientConnection, text: str | bytes) -> tuple[list[dict[str, Any]], int | None]:
     """What a socket says to a first message until it closes, and its code."""
-    heard = []
+    messages = []
     try:
         connection.send(text)
         while True:
-            heard.append(json.loads(connection.recv(timeout=30)))
+            messages.append(json.loads(connection.recv(timeout=30)))
     except ConnectionClosed:
-        return heard, connection.close_code
+        return messages, connection.close_code
 
 
 def test_a_wrong_key_and_no_key_are_refused_over_http_in_the_words_of_the_protocol(store: Store) -> None:
@@ -67,14 +67,14 @@ def test_a_key_in_the_first_message_opens_the_socket_and_is_named_nowhere(store:
         client = Client(connection)
         claimed = f"Bearer {key}" if field == "authorization" else key
         client.say(text="Hello. ", context_id="c", flush=True, **{field: claimed})
-        heard = client.hear()
-        assert heard["audio"]
-        assert "ignored_fields" not in heard
+        messages = client.hear()
+        assert messages["audio"]
+        assert "ignored_fields" not in messages
         client.say(text="And more. ", context_id="c", note="x" * 5000)  # longer than the first one may be
         client.say(close_socket=True)
-        heard, code, _ = client.closed()
+        messages, code, _ = client.closed()
     assert code == 1000
-    assert not [one for one in heard if "error" in one]
+    assert not [message for message in messages if "error" in message]
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,10 @@ def test_a_key_in_the_first_message_opens_the_socket_and_is_named_nowhere(store:
 def test_another_first_message_is_refused_in_words(store: Store, text: str | bytes, error: str) -> None:
     add(store)
     with guarded(Authenticator(ring_of(store))) as live, opened(live) as connection:
-        heard, code = said(connection, text)
-    assert [(one["error"], one.get("context_id")) for one in heard] == [(error, "c" if '"c"' in str(text) else None)]
+        messages, code = replies_to(connection, text)
+    assert [(message["error"], message.get("context_id")) for message in messages] == [
+        (error, "c" if '"c"' in str(text) else None)
+    ]
     assert code == 1008
 
 
@@ -106,13 +108,13 @@ def test_what_follows_the_first_message_waits_for_the_key(store: Store) -> None:
             client.say(text="Hello. ", context_id="c", xi_api_key=key)
             client.say(**long)
             client.say(close_socket=True)
-            heard, code, _ = client.closed()
-        assert (code, [one for one in heard if "error" in one]) == (1000, [])
-        assert any(one.get("audio") for one in heard)
+            messages, code, _ = client.closed()
+        assert (code, [message for message in messages if "error" in message]) == (1000, [])
+        assert any(message.get("audio") for message in messages)
         with opened(live) as connection:
             connection.send(json.dumps({"text": " ", "xi_api_key": "ck-wrong"}))
-            heard, code = said(connection, json.dumps(long))
-        assert ([one["error"] for one in heard], code) == (["invalid_api_key"], 1008)
+            messages, code = replies_to(connection, json.dumps(long))
+        assert ([message["error"] for message in messages], code) == (["invalid_api_key"], 1008)
 
 
 @pytest.mark.parametrize("header", ["X-Chattts-Client", "X-Forwarded-For"])
@@ -147,7 +149,7 @@ def test_a_first_message_is_short_and_not_too_many_wait_for_theirs(store: Store)
     add(store)
     with guarded(Authenticator(ring_of(store))) as live:
         with opened(live) as connection:
-            assert said(connection, json.dumps({"text": "x" * 2 * anteroom.MOST_BYTES})) == ([], 1009)
+            assert replies_to(connection, json.dumps({"text": "x" * 2 * anteroom.MOST_BYTES})) == ([], 1009)
         with ExitStack() as waiting:
             sockets = [waiting.enter_context(opened(live)) for _ in range(anteroom.MOST_OF_AN_ADDRESS)]
             assert refused(live, MULTI)[0] == 429

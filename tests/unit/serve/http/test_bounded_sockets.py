@@ -25,12 +25,12 @@ LARGEST = (1 << 20) - 200
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StallServer]:
     with stall_server(tmp_path_factory.mktemp("jobs")) as running:
         with RawSocket(running.port, NATIVE).socket as first:  # what is imported and made once
-            first.sendall(said(type="open", speech={"response_format": "pcm"}) + said(type="close"))
+            first.sendall(json_frame(type="open", speech={"response_format": "pcm"}) + json_frame(type="close"))
             first.recv(4096)
         yield running
 
 
-def said(**fields: Any) -> bytes:
+def json_frame(**fields: Any) -> bytes:
     return frame(json.dumps(fields).encode())
 
 
@@ -40,11 +40,11 @@ def unknown(count: int, first: int = 0) -> dict[str, int]:
 
 def opened(*frames: bytes) -> list[bytes]:
     """In a context that waits for a long text."""
-    return [said(type="open", speech={"response_format": "pcm"}, sentences=True), *frames]
+    return [json_frame(type="open", speech={"response_format": "pcm"}, sentences=True), *frames]
 
 
 def text(words: str) -> bytes:
-    return said(type="text", text=words)
+    return json_frame(type="text", text=words)
 
 
 OPEN = {"response_format": "pcm"}
@@ -56,29 +56,32 @@ MESSAGES: dict[str, tuple[str, list[bytes]]] = {
     "pings": (NATIVE, [frame(b"x" * 125, op=9) * 50_000]),
     "messages without sense": (NATIVE, [frame(b"{}") * 200_000]),
     "texts of one letter": (NATIVE, opened(text("a") * 100_000)),
-    "flushes": (DEEPGRAM, [said(type="Speak", text="Hello. "), said(type="Flush") * 100_000]),
-    "a MiB of unknown fields": (NATIVE, [said(type="open", speech={**OPEN, **unknown(70_000)}), *[text("Hi. ")] * 20]),
+    "flushes": (DEEPGRAM, [json_frame(type="Speak", text="Hello. "), json_frame(type="Flush") * 100_000]),
+    "a MiB of unknown fields": (NATIVE, [json_frame(type="open", speech={**OPEN, **unknown(70_000)}), *[text("Hi. ")] * 20]),
     "a MiB of lists": (NATIVE, [frame(b"[" + b"[]," * 349_000 + b"1]")]),
     "a MiB of depth": (NATIVE, [frame(b"[" * LARGEST)]),
     "a MiB of strings": (NATIVE, [frame(b'{"speech": [' + b'"ab",' * 200_000 + b'1], "type": "open"}')]),
-    "a MiB of sounds": (NATIVE, [said(type="open", speech={**OPEN, "lexicon": {f"w{n:06d}": "a" for n in range(60_000)}})]),
-    "a MiB of a name": (NATIVE, [said(type="open", speech={**OPEN, "f" * LARGEST: 1})]),
+    "a MiB of sounds": (
+        NATIVE,
+        [json_frame(type="open", speech={**OPEN, "lexicon": {f"w{n:06d}": "a" for n in range(60_000)}})],
+    ),
+    "a MiB of a name": (NATIVE, [json_frame(type="open", speech={**OPEN, "f" * LARGEST: 1})]),
     "a MiB of fields again": (
         TEXTS,
-        [said(text="a", context_id="c", **unknown(40_000, n)) for n in (0, 40_000, 80_000)],
+        [json_frame(text="a", context_id="c", **unknown(40_000, n)) for n in (0, 40_000, 80_000)],
     ),
     "lines with unknown fields": (
         DIALOGUE,
         [
-            said(context_id="c", voices=["alloy"]),
-            said(context_id="c", inputs=[{"text": " ", "voice_id": "alloy", **unknown(800, 800 * n)} for n in range(40)]),
+            json_frame(context_id="c", voices=["alloy"]),
+            json_frame(context_id="c", inputs=[{"text": " ", "voice_id": "alloy", **unknown(800, 800 * n)} for n in range(40)]),
         ],
     ),
     "blanks": (NATIVE, opened(text("Hello" + " " * 8000 + "w"), *[text("o")] * 300)),
     "dots": (NATIVE, opened(text("a" * 800 + "1. B" * 3500))),
     "signs and a cancel": (
         NATIVE,
-        [*opened(text("a" + "!" * 16_000)), said(type="flush"), said(type="cancel", played_ms=10)],
+        [*opened(text("a" + "!" * 16_000)), json_frame(type="flush"), json_frame(type="cancel", played_ms=10)],
     ),
 }
 

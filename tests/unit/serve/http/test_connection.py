@@ -45,8 +45,8 @@ class Socket:
 
 
 def connect(socket: Socket, unread: UnreadBytes, **limits: float) -> Connection:
-    given = LimitsConfig(**limits)
-    return Connection(LimitedSend(socket.send, lambda: given.stall_timeout_s), given, unread)
+    config = LimitsConfig(**limits)
+    return Connection(LimitedSend(socket.send, lambda: config.stall_timeout_s), config, unread)
 
 
 async def reply(connection: Connection, *pieces: bytes, error: Exception | None = None) -> None:
@@ -73,7 +73,7 @@ def test_however_slow_its_reader_every_byte_is_sent_once_and_in_order(seed: int,
     draw, unread = random.Random(seed), UnreadBytes(capacity, least=LEAST)
     fullest = 0
 
-    async def one(number: int) -> None:
+    async def reader(number: int) -> None:
         nonlocal fullest
         socket = Socket(*(draw.choice([0, 0, 1, 3, 20]) for _ in range(30)))
         pieces = [draw.randbytes(draw.randrange(60)) for _ in range(draw.randrange(20))]
@@ -92,7 +92,7 @@ def test_however_slow_its_reader_every_byte_is_sent_once_and_in_order(seed: int,
         assert socket.body == b"".join(pieces)
 
     async def replies() -> None:
-        await asyncio.gather(*map(one, range(4)))
+        await asyncio.gather(*map(reader, range(4)))
 
     ended_with_nothing_left(replies)
     assert fullest <= capacity
@@ -222,36 +222,36 @@ def test_a_large_body_is_sent_in_pieces():
 
 def test_the_rest_of_an_awaitable_goes_on_in_another_task_and_can_be_cancelled():
     async def scenario() -> None:
-        heard: list[str] = []
+        events: list[str] = []
 
         async def work(event: asyncio.Event) -> None:
-            heard.append("began")
+            events.append("began")
             try:
                 await event.wait()
                 await asyncio.sleep(0)
-                heard.append("went on")
+                events.append("went on")
             finally:
                 await asyncio.sleep(0)
-                heard.append("ended")
+                events.append("ended")
 
         async def of(awaitable: Any) -> None:
             await awaitable
 
         event = asyncio.Event()
         rest = until_it_waits(work(event))
-        assert (rest is not None, heard) == (True, ["began"])
+        assert (rest is not None, events) == (True, ["began"])
         task = asyncio.create_task(of(rest))
         await asyncio.sleep(0)
         event.set()
         await task
-        assert heard == ["began", "went on", "ended"]
+        assert events == ["began", "went on", "ended"]
 
-        heard.clear()
+        events.clear()
         task = asyncio.create_task(of(until_it_waits(work(asyncio.Event()))))
         await asyncio.sleep(0)
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-        assert heard == ["began", "ended"]
+        assert events == ["began", "ended"]
 
     ended_with_nothing_left(scenario)

@@ -45,10 +45,10 @@ class Client:
 
     def until(self, kind: str, **fields: Any) -> list[dict[str, Any]]:
         """Returns all messages up to one of this kind."""
-        heard = [self.hear()]
-        while heard[-1]["type"] != kind or not fields.items() <= heard[-1].items():
-            heard.append(self.hear())
-        return heard
+        events = [self.hear()]
+        while events[-1]["type"] != kind or not fields.items() <= events[-1].items():
+            events.append(self.hear())
+        return events
 
     def closed(self) -> tuple[int, str]:
         with suppress(ConnectionClosed):  # it is an error where the code is one
@@ -65,8 +65,10 @@ def talking(live: Live, **headers: str) -> Iterator[Client]:
         yield Client(connection)
 
 
-def audio_of(heard: list[dict[str, Any]], context: str = "main") -> bytes:
-    return b"".join(base64.b64decode(one["audio"]) for one in heard if one["type"] == "audio" and one["context"] == context)
+def audio_of(events: list[dict[str, Any]], context: str = "main") -> bytes:
+    return b"".join(
+        base64.b64decode(event["audio"]) for event in events if event["type"] == "audio" and event["context"] == context
+    )
 
 
 def test_a_text_at_once_has_the_bytes_of_the_http_reply(live):
@@ -74,11 +76,11 @@ def test_a_text_at_once_has_the_bytes_of_the_http_reply(live):
         client.say("open", speech=PCM)
         client.say("text", text="Hello there. ")
         client.say("close")
-        heard = client.until("closed")
-    kinds = [one["type"] for one in heard]
+        events = client.until("closed")
+    kinds = [event["type"] for event in events]
     assert kinds == ["opened", "started", *["audio"] * 5, "finished", "closed"]
-    assert audio_of(heard) == live.speak(input="Hello there. ", seed=7).content
-    started, finished, closed = heard[1], heard[-2], heard[-1]
+    assert audio_of(events) == live.speak(input="Hello there. ", seed=7).content
+    started, finished, closed = events[1], events[-2], events[-1]
     assert (started["seed"], started["part"], started["characters"]) == (7, 0, [0, 13])
     assert (started["content_type"], started["sample_rate"], started["voice"]) == (
         "audio/pcm; rate=24000; channels=1",
@@ -113,13 +115,13 @@ def test_contexts_talk_at_the_same_time_and_halves_of_characters_join(live):
             client.say("text", context=name, text="So this is one sentence. And here is \ud83d")
             client.say("text", context=name, text="\ude00 one more")
             client.say("close", context=name)
-        heard = client.until("closed")
-        heard += client.until("closed")
-    assert {one["context"] for one in heard} == {"a", "b"}
+        events = client.until("closed")
+        events += client.until("closed")
+    assert {event["context"] for event in events} == {"a", "b"}
     for name in ("a", "b"):
-        parts = [one["characters"] for one in heard if one["type"] == "started" and one["context"] == name]
+        parts = [event["characters"] for event in events if event["type"] == "started" and event["context"] == name]
         assert parts == [[0, 25], [25, 47]]
-        assert audio_of(heard, name) == 2 * live.speak(seed=ord(name)).content
+        assert audio_of(events, name) == 2 * live.speak(seed=ord(name)).content
     assert live.services.speech.stream.__self__.requests[-3].text == "And here is 😀 one more"
 
 
@@ -180,8 +182,8 @@ def test_what_is_wrong_is_refused_in_words_and_the_socket_stays(live):
         assert client.hear()["type"] == "opened"
         for number in range(20):
             client.say("open", context=f"c{number}")
-        refused = [one for one in (client.hear() for _ in range(20)) if one["type"] == "refused"]
-        assert [one["retry_after_s"] for one in refused] == [1.0] * 13
+        refused = [event for event in (client.hear() for _ in range(20)) if event["type"] == "refused"]
+        assert [event["retry_after_s"] for event in refused] == [1.0] * 13
         client.say("text", text="x" * 16_385)
         assert client.hear()["error"]["code"] == "overloaded"
 
@@ -206,8 +208,8 @@ def test_a_replica_that_stops_says_so_and_finishes_what_was_flushed():
         client.until("audio")
         services.speech.admission.close()
         services.conversations.leave()
-        heard = client.until("finished", part=1)
-        assert "going_away" in [one["type"] for one in heard]
+        events = client.until("finished", part=1)
+        assert "going_away" in [event["type"] for event in events]
         assert client.closed() == (1001, "the service is about to stop; connect again")
 
 
@@ -220,8 +222,8 @@ def test_a_part_that_was_cut_goes_on_in_another_socket(live, container):
         client.say("flush")
         client.say("text", text="Two. ")
         client.say("close")
-        heard = client.until("closed")
-    first = [one for one in heard if one.get("part") == 0]
+        events = client.until("closed")
+    first = [event for event in events if event.get("part") == 0]
     token, audio = first[0]["resume"], audio_of(first)
     for at in (0, 1, len(audio) // 2, len(audio)):
         with talking(live) as client:
@@ -232,10 +234,10 @@ def test_a_part_that_was_cut_goes_on_in_another_socket(live, container):
             client.say("text", text="Two. ")
             client.say("close")
             again = client.until("closed")
-        rest = [one for one in again if one.get("part") == 0]
+        rest = [event for event in again if event.get("part") == 0]
         assert audio[:at] + audio_of(rest) == audio
         assert (rest[0]["seed"], rest[-1]) == (first[0]["seed"], first[-1])
-        assert next(one["type"] for one in again if one.get("part") == 1) == "started", "the text goes on behind it"
+        assert next(event["type"] for event in again if event.get("part") == 1) == "started", "the text goes on behind it"
 
 
 def test_another_text_does_not_go_on_with_a_part(live):
@@ -303,10 +305,10 @@ def test_of_64_sockets_the_silent_ones_cost_no_place_and_the_talking_ones_lose_n
         return await asyncio.gather(*(talk(url, seed, meeting) for seed in range(64)))
 
     with serving(services) as server:
-        heard = asyncio.run(all_of_them(f"ws://127.0.0.1:{server.port}{PATH}"))
+        streams = asyncio.run(all_of_them(f"ws://127.0.0.1:{server.port}{PATH}"))
         for seed in range(0, 64, 8):
-            assert heard[seed] == 5 * server.speak(seed=seed).content
-    assert [len(audio) for audio in heard] == [5 * 3 * 9600, 0] * 32
+            assert streams[seed] == 5 * server.speak(seed=seed).content
+    assert [len(audio) for audio in streams] == [5 * 3 * 9600, 0] * 32
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def ask(
     services: Services | None, *, method: str = "POST", path: str = "/v1/audio/speech", peer: str = "127.0.0.1", **headers: str
 ) -> list[Any]:
     """What the client gets; nothing where the request goes on to Serve."""
-    sent: list[Any] = []
+    messages: list[Any] = []
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         """Goes on."""
@@ -40,12 +40,12 @@ def ask(
         raise AssertionError("it read the body")
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        messages.append(message)
 
     raw = [(b"host", b"localhost"), (b"x-request-id", b"abc"), *((k.encode(), v.encode()) for k, v in headers.items())]
     scope = {"type": "http", "method": method, "path": path, "headers": raw, "client": (peer, 1)}
     asyncio.run(EarlyRefusal(serve, check=lambda: AdmissionCheck(services) if services else None)(scope, receive, send))
-    return sent
+    return messages
 
 
 @pytest.mark.parametrize("path", ["/v1/audio/speech", "/tts/v1/audio/speech"])
@@ -55,7 +55,7 @@ def test_it_is_refused_and_counted_as_the_route_would(path):
     headers, error = dict(start["headers"]), json.loads(body["body"])["error"]
     assert (start["status"], error["code"], error["request_id"]) == (429, "overloaded", "abc")
     assert (headers[b"retry-after"], headers[b"x-request-id"]) == (b"2", b"abc")
-    assert [(one.outcome, one.code) for one in OBSERVER.replies] == [(Outcome.REFUSED, "overloaded")]
+    assert [(reply.outcome, reply.code) for reply in OBSERVER.replies] == [(Outcome.REFUSED, "overloaded")]
 
 
 def test_a_draining_replica_refuses_as_draining():
@@ -106,14 +106,14 @@ class Waits:
 
 async def arrive(middleware: EarlyRefusal) -> int | None:
     """Returns the status of a refusal; None where the application has answered."""
-    sent: list[Any] = []
+    messages: list[Any] = []
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        messages.append(message)
 
     scope = {"type": "http", "method": "POST", "path": PATH, "headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1)}
     await middleware(scope, send, send)
-    return sent[0]["status"] if sent else None
+    return messages[0]["status"] if messages else None
 
 
 def test_of_a_burst_no_more_pass_than_there_are_places(monkeypatch):

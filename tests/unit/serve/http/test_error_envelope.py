@@ -18,20 +18,20 @@ def ask(app: ASGIApp, path: str = "/v1/audio/speech", root_path: str = "") -> tu
     app = RequestIdMiddleware(app)
     for middleware in middlewares():
         app = middleware.cls(app, **middleware.kwargs)
-    sent: list[Any] = []
+    messages: list[Any] = []
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        messages.append(message)
 
     headers = [(b"host", b"localhost"), (b"x-request-id", b"abc")]
     scope = {"type": "http", "method": "POST", "path": root_path + path, "root_path": root_path, "headers": headers}
     asyncio.run(app(scope, receive, send))
-    assert [message["type"] for message in sent].count("http.response.start") == 1
-    body = b"".join(message.get("body", b"") for message in sent)
-    return sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}, body
+    assert [message["type"] for message in messages].count("http.response.start") == 1
+    body = b"".join(message.get("body", b"") for message in messages)
+    return messages[0]["status"], {name.decode(): value.decode() for name, value in messages[0]["headers"]}, body
 
 
 def says(obj: Any, status: int, **headers: str) -> ASGIApp:
@@ -57,9 +57,9 @@ def says(obj: Any, status: int, **headers: str) -> ASGIApp:
 )
 def test_what_serve_refuses_in_plain_text_comes_in_the_envelope(status, code, retry_after):
     plain = says(BACKPRESSURE, status, **({"retry_after": retry_after} if retry_after else {}))
-    found, headers, body = ask(plain)
+    answered, headers, body = ask(plain)
     error = json.loads(body)["error"]
-    assert (found, error["code"], error["request_id"]) == (status, code, "abc")
+    assert (answered, error["code"], error["request_id"]) == (status, code, "abc")
     assert headers["content-type"] == "application/json"
     assert headers["x-request-id"] == "abc"
     assert headers.get("retry-after") == retry_after
@@ -91,8 +91,8 @@ def test_an_error_after_the_reply_has_begun_stays_what_it_is():
 
 @pytest.mark.parametrize(("obj", "status"), [("plain", 200), ({"error": {"code": "ours"}}, 503)])
 def test_other_replies_pass_as_they_are(obj, status):
-    found, _, body = ask(says(obj, status))
-    assert found == status
+    answered, _, body = ask(says(obj, status))
+    assert answered == status
     assert body == (json.dumps(obj, separators=(",", ":")).encode() if isinstance(obj, dict) else obj.encode())
 
 

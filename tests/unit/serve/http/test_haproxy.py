@@ -39,8 +39,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def folder() -> Iterator[Path]:
     # Short: a socket's path may have 107 characters.
-    with tempfile.TemporaryDirectory(prefix="ha-", dir="/tmp", ignore_cleanup_errors=True) as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="ha-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        yield Path(name)
 
 
 def parts(raw: bytes) -> tuple[int, dict[str, str], dict[str, Any]]:
@@ -94,8 +94,8 @@ def test_a_template_of_another_release_is_refused_in_one_sentence(folder):
 
 
 def test_without_a_configuration_it_is_haproxy_itself():
-    said = subprocess.run([WRAPPER, "-v"], env=environment(), capture_output=True, text=True, check=True).stdout
-    assert said.startswith("HAProxy version")
+    output = subprocess.run([WRAPPER, "-v"], env=environment(), capture_output=True, text=True, check=True).stdout
+    assert output.startswith("HAProxy version")
 
 
 def test_it_starts_without_ray():
@@ -115,10 +115,10 @@ def test_only_this_user_reads_its_folder_and_uses_its_socket(folder):
 
 def test_statistics_and_metrics_listen_where_the_service_does(folder):
     """Statistics by this machine alone; metrics by others too where the service is, Prometheus among them."""
-    for host, heard in (("127.0.0.1", "127.0.0.1:"), ("0.0.0.0", ":")):
+    for host, address in (("127.0.0.1", "127.0.0.1:"), ("0.0.0.0", ":")):
         of = manager(folder, host=host)
         text = rewritten(generated(of).read_text(), folder, was_deployed=False)
-        assert f"bind {heard}{of.cfg.metrics_port}\n" in text
+        assert f"bind {address}{of.cfg.metrics_port}\n" in text
         assert f"bind 127.0.0.1:{of.cfg.stats_port}\n" in text
     with running(manager(folder)) as proxy:
         assert listens(proxy.of.cfg.metrics_port)
@@ -205,15 +205,15 @@ def test_headers_that_never_end_block_no_client_for_long(folder):
                 open_ones.enter_context(socket.create_connection(("127.0.0.1", proxy.port), timeout=60)) for _ in range(60)
             ]
             stream.sendall(b"GET /stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            heard = stream.recv(65536)
+            received = stream.recv(65536)
             for client in slow:
                 client.sendall(unfinished)
             assert proxy.get("/").startswith(b"HTTP/1.1 200 "), "this one gives up after a minute"
             assert slow[0].recv(65536).startswith(b"HTTP/1.1 408 ")
             assert silent.recv(65536) == b"", "a browser's spare connection: closed without an error nobody asked for"
             Replica.goes_on.set()
-            heard += b"".join(iter(lambda: stream.recv(65536), b""))
-            assert len(heard.partition(b"\r\n\r\n")[2]) == 2000
+            received += b"".join(iter(lambda: stream.recv(65536), b""))
+            assert len(received.partition(b"\r\n\r\n")[2]) == 2000
 
 
 @pytest.mark.parametrize("connections", [300, 5200])
@@ -300,13 +300,13 @@ def test_it_frees_its_port_when_its_manager_is_killed_and_ends_what_it_was_sendi
             wait_until(lambda: streams(port))
             with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
                 client.sendall(b"GET /stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-                heard = client.recv(65536)
+                received = client.recv(65536)
                 starter.kill()
                 starter.wait(timeout=30)
                 wait_until(lambda: not listens(port))
                 Replica.goes_on.set()
-                heard += b"".join(iter(lambda: client.recv(65536), b""))
-                assert len(heard.partition(b"\r\n\r\n")[2]) == 2000
+                received += b"".join(iter(lambda: client.recv(65536), b""))
+                assert len(received.partition(b"\r\n\r\n")[2]) == 2000
             wait_until(lambda: not runs(pid))
         finally:
             starter.kill()
@@ -332,7 +332,7 @@ def test_every_reply_of_the_table_is_whole_and_fits_haproxys_buffer(folder):
     rewrite_file(generated(manager(folder)))
     for status in REPLIES:
         raw = (folder / f"{status}.reply").read_bytes()
-        said, headers, error = parts(raw)
+        code, headers, error = parts(raw)
         assert len(raw) < 8192
         assert set(error) == {"message", "type", "param", "code", "request_id"}
-        assert ("retry-after" in headers) == (said == 503)
+        assert ("retry-after" in headers) == (code == 503)

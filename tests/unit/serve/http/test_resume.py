@@ -119,24 +119,24 @@ def test_behind_the_last_byte_there_is_nothing(replicas):
 
 def events(text: str) -> list[tuple[str, dict[str, Any]]]:
     """(id, content) of each event."""
-    found = [dict(line.split(": ", 1) for line in block.splitlines()) for block in text.split("\n\n") if block]
-    return [(one.get("id", ""), json.loads(one["data"])) for one in found]
+    blocks = [dict(line.split(": ", 1) for line in block.splitlines()) for block in text.split("\n\n") if block]
+    return [(block.get("id", ""), json.loads(block["data"])) for block in blocks]
 
 
-def audio_of(found: list[tuple[str, dict[str, Any]]]) -> bytes:
-    return b"".join(base64.b64decode(content["audio"]) for _, content in found if content["type"] == "speech.audio.delta")
+def audio_of(events: list[tuple[str, dict[str, Any]]]) -> bytes:
+    return b"".join(base64.b64decode(content["audio"]) for _, content in events if content["type"] == "speech.audio.delta")
 
 
 def test_events_go_on_behind_any_of_them(replicas):
     fields = {"stream_format": "sse", "response_format": "mp3"}
     reply = post(replicas.first, fields)
-    told = events(reply.text)
-    *deltas, (_, done) = told
-    for heard in range(1, len(deltas) + 1):
-        name = deltas[heard - 1][0]
+    whole = events(reply.text)
+    *deltas, (_, done) = whole
+    for count in range(1, len(deltas) + 1):
+        name = deltas[count - 1][0]
         rest = events(post(replicas.other, fields, X_Resume=reply.headers["X-Resume"], Last_Event_ID=name).text)
-        assert audio_of(told[:heard]) + audio_of(rest) == audio_of(told)
-        assert [content["seq"] for _, content in rest[:-1]] == list(range(heard, heard + len(rest) - 1))
+        assert audio_of(whole[:count]) + audio_of(rest) == audio_of(whole)
+        assert [content["seq"] for _, content in rest[:-1]] == list(range(count, count + len(rest) - 1))
         assert rest[-1][1] == done, "the hash of the whole, and its length"
     wrong = re.sub("-[0-9a-f]{16}$", "-0123456789abcdef", deltas[1][0])
     refused = post(replicas.other, fields, X_Resume=reply.headers["X-Resume"], Last_Event_ID=wrong)
@@ -288,7 +288,7 @@ def test_a_charge_pays_for_a_reply_and_one_continuation_of_it(tmp_path: Path, fi
         chain = [rests[0]]
         while chain[-1].status_code == 206:
             chain.append(resumed(live, chain[-1], first, {}, X_Api_Key=key))
-        assert all(each.content == reply.content[first:] for each in rests if each.status_code == 206)
+        assert all(part.content == reply.content[first:] for part in rests if part.status_code == 206)
         assert (chain[-1].status_code, error_of(chain[-1])["code"]) == (429, "quota_exceeded")
         assert asyncio.run(quotas.characters_today(key_id)) == 4 * len(BODY["input"])
     paid = 4
@@ -373,7 +373,7 @@ def test_all_replicas_of_a_store_have_one_secret(tmp_path: Path):
         tokens[0].read("t", "")
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(SharedSecret.refresh, shared))
-    assert len({each.digest("x") for each in tokens}) == 1
+    assert len({secret.digest("x") for secret in tokens}) == 1
     shared[0]._store.delete(NAMESPACE, NAME)
     shared[1].refresh()
     shared[0].refresh()

@@ -52,10 +52,10 @@ def test_the_bytes_of_a_take_that_is_spoken_again_follow_from_the_request():
         streamed = live.speak(**ASKED, retries=2)
         assert "X-Coverage" not in streamed.headers, "it is known at the end"
         fresh = live.speak(**ASKED, retries=2, cache="no-store")
-        assert [one.content == again.content for one in (repeated, streamed, fresh)] == [True] * 3
+        assert [reply.content == again.content for reply in (repeated, streamed, fresh)] == [True] * 3
         lines = live.speak(**ASKED, retries=1, stream_format="sse").text.splitlines()
         events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
-        assert b"".join(base64.b64decode(one["audio"]) for one in events[:-1]) == again.content
+        assert b"".join(base64.b64decode(event["audio"]) for event in events[:-1]) == again.content
         assert (events[-1]["coverage"]["share"], events[-1]["warnings"]) == (1.0, {"retried": 1})
 
 

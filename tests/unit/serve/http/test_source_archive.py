@@ -35,6 +35,6 @@ def test_an_installed_program_offers_its_own_files_alone(tmp_path: Path):
     (tmp_path / "chattts_serve-1.dist-info").mkdir()
     (tmp_path / "chattts_serve-1.dist-info/METADATA").write_text("Name: chattts-serve")
     (tmp_path / "chattts_serve-1.dist-info/RECORD").write_text("".join(f"{name},,\n" for name in listed))
-    found = installed_files(PathDistribution(tmp_path / "chattts_serve-1.dist-info").files or ())
-    assert set(found) == {"serve/app.py", "LICENSE", "pyproject.toml"}
-    assert found["serve/app.py"] == tmp_path / "serve/app.py"
+    files = installed_files(PathDistribution(tmp_path / "chattts_serve-1.dist-info").files or ())
+    assert set(files) == {"serve/app.py", "LICENSE", "pyproject.toml"}
+    assert files["serve/app.py"] == tmp_path / "serve/app.py"

@@ -74,7 +74,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         yield server
 
 
-def asked(live: Live, kind: str, receive_bytes: int = 4096) -> socket.socket:
+def requested(live: Live, kind: str, receive_bytes: int = 4096) -> socket.socket:
     if kind == "socket":
         return RawSocket(live.port, "/socket", receive_bytes=4096).socket
     client = socket.socket()
@@ -93,32 +93,32 @@ def is_open(live: Live, client: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "socket"])
-@pytest.mark.parametrize("taken", [0, 1])
-def test_who_takes_nothing_or_a_byte_at_a_time_is_cut(live: Live, kind: str, taken: int) -> None:
-    with asked(live, kind) as client:
+@pytest.mark.parametrize("size", [0, 1])
+def test_who_takes_nothing_or_a_byte_at_a_time_is_cut(live: Live, kind: str, size: int) -> None:
+    with requested(live, kind) as client:
         assert client.recv(16).startswith(b"HTTP/1.1 200")
         ends_at = time.monotonic() + 60
         while is_open(live, client) and time.monotonic() < ends_at:
-            client.recv(taken)
+            client.recv(size)
             time.sleep(0.02)
         assert not is_open(live, client)
 
 
 def test_the_route_of_a_socket_whose_client_takes_nothing_ends(live: Live) -> None:
     ENDED.clear()
-    with asked(live, "socket"):
+    with requested(live, "socket"):
         wait_until(lambda: ENDED == ["socket"])
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "socket"])
 def test_a_reader_that_takes_its_time_has_everything(live: Live, kind: str) -> None:
     """The kernel takes no more of it for longer than the limit."""
-    with asked(live, kind, 1 << 16) as client:
-        taken = b""
+    with requested(live, kind, 1 << 16) as client:
+        received = b""
         for _ in range(12):
-            taken += client.recv(1 << 14)
+            received += client.recv(1 << 14)
             time.sleep(LIMIT_S / 8)
-        assert len(taken + read_all(client)) > SIZE
+        assert len(received + read_all(client)) > SIZE
 
 
 @pytest.mark.parametrize(
@@ -160,5 +160,5 @@ def test_who_takes_too_little_in_a_limit_or_on_average_is_let_go(
 
 
 def test_a_stream_that_says_nothing_for_long_is_not_cut(live: Live) -> None:
-    with asked(live, "silence") as client:
+    with requested(live, "silence") as client:
         assert read_all(client).count(b"data: x") == 2

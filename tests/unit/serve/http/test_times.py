@@ -48,24 +48,24 @@ def whole(live: Live, **fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("unit", ["word", "char"])
 def test_streamed_times_precede_their_audio_and_are_those_of_the_whole(talking, rate, unit):
     events = events_of(talking, timestamps=unit, sample_rate=rate, speed=1.2)
-    told: dict[str, list[dict[str, Any]]] = {}
+    items: dict[str, list[dict[str, Any]]] = {}
     samples = 0
     for event in events:
         if event["type"] == "speech.audio.delta":
             samples += len(base64.b64decode(event["audio"])) // 2
         elif event["type"] == "speech.audio.timestamps":
             for kind in event.keys() - {"type"}:
-                assert all(one["end"] * rate >= samples - 1 for one in event[kind])
-                told.setdefault(kind, []).extend(event[kind])
-            assert all(one["start"] * rate >= samples - 1 for one in event.get(f"{unit}s", ()))
+                assert all(item["end"] * rate >= samples - 1 for item in event[kind])
+                items.setdefault(kind, []).extend(event[kind])
+            assert all(item["start"] * rate >= samples - 1 for item in event.get(f"{unit}s", ()))
     body = whole(talking, timestamps=unit, sample_rate=rate, speed=1.2)
-    assert told["segments"] == body["segments"]
-    assert told[f"{unit}s"] == body[f"{unit}s"]
-    assert told["segments"][-1]["end"] * rate == pytest.approx(samples, abs=0.01)
+    assert items["segments"] == body["segments"]
+    assert items[f"{unit}s"] == body[f"{unit}s"]
+    assert items["segments"][-1]["end"] * rate == pytest.approx(samples, abs=0.01)
     assert body["duration_ms"] == round(1000 * samples / rate)
-    for one in told[f"{unit}s"]:
-        assert TEXT[slice(*one["source"])] == one["text"]
-    assert all(one["end"] <= two["start"] for one, two in pairwise(told[f"{unit}s"]))
+    for item in items[f"{unit}s"]:
+        assert TEXT[slice(*item["source"])] == item["text"]
+    assert all(item["end"] <= two["start"] for item, two in pairwise(items[f"{unit}s"]))
     assert events[-1]["coverage"] == body["coverage"]
     if unit == "word":
         assert body["coverage"]["words"] == len(body["words"])
@@ -78,7 +78,7 @@ def test_the_json_has_the_bytes_of_the_plain_reply(talking):
     assert body["sha256"] == hashlib.sha256(plain.content).hexdigest()
     assert "X-Coverage" not in plain.headers
     assert "words" not in body
-    assert [one["quality"] for one in body["segments"]] == ["exact"] * len(body["segments"])
+    assert [segment["quality"] for segment in body["segments"]] == ["exact"] * len(body["segments"])
 
 
 def test_headers_tell_the_coverage_of_a_whole_reply(talking):
@@ -100,23 +100,23 @@ def test_marks_and_breaks(talking):
 
 @pytest.mark.parametrize("rate", [24_000, 22_050])
 def test_turns_of_a_dialogue_are_exact(talking, rate):
-    asked = {"input": DIALOGUE, "input_type": "ssml", "timestamps": "segment", "sample_rate": rate, "speed": 1.1}
-    body = whole(talking, **asked)
+    fields = {"input": DIALOGUE, "input_type": "ssml", "timestamps": "segment", "sample_rate": rate, "speed": 1.1}
+    body = whole(talking, **fields)
     turns, segments = body["turns"], body["segments"]
     assert [(turn["voice"], turn["text"], turn["quality"]) for turn in turns] == [
         ("calm", "That was great. It was", "exact"),
         ("default", "my sister said.", "exact"),
         ("calm", "The green answer.", "exact"),
     ]
-    edges = [round(one[edge] * rate) for one in turns for edge in ("start", "end")]
+    edges = [round(turn[edge] * rate) for turn in turns for edge in ("start", "end")]
     (pause,) = body["breaks"]
     samples = len(base64.b64decode(body["audio"])) // 2
     assert (edges[0], edges[-1], edges[3]) == (0, samples, edges[4])
     assert edges[1:3] == [round(pause["start"] * rate), round(pause["end"] * rate)]
-    assert all(turn["start"] in [one["start"] for one in segments] for turn in turns)
-    assert events_of(talking, **asked)[-1]["turns"] == turns
+    assert all(turn["start"] in [segment["start"] for segment in segments] for turn in turns)
+    assert events_of(talking, **fields)[-1]["turns"] == turns
     assert "turns" not in whole(talking, timestamps="segment")
-    shown = whole(talking, **asked | {"subtitles": "vtt"})["subtitles"]
+    shown = whole(talking, **fields | {"subtitles": "vtt"})["subtitles"]
     assert [line for line in shown.splitlines() if line and "-->" not in line][1:] == [
         "<v calm>That was great.",
         "<v calm>It was",
@@ -172,11 +172,11 @@ def test_a_conversation_counts_times_from_the_start_of_its_context(talking):
             socket.send(json.dumps({"type": "text", "text": sentence}))
             socket.send(json.dumps({"type": "flush"}))
         socket.send(json.dumps({"type": "close"}))
-        heard = [json.loads(socket.recv(timeout=60))]
-        while heard[-1]["type"] != "closed":
-            heard.append(json.loads(socket.recv(timeout=60)))
+        events = [json.loads(socket.recv(timeout=60))]
+        while events[-1]["type"] != "closed":
+            events.append(json.loads(socket.recv(timeout=60)))
     words, samples = [], 0
-    for message in heard:
+    for message in events:
         if message["type"] == "audio":
             samples += len(base64.b64decode(message["audio"])) // 2
         if message["type"] == "times":
@@ -185,11 +185,11 @@ def test_a_conversation_counts_times_from_the_start_of_its_context(talking):
     text = "".join(sentences)
     assert [text[slice(*word["source"])] for word in words] == [word["text"] for word in words]
     assert [word["text"] for word in words] == text.replace(".", "").split()
-    assert all(one["end"] <= two["start"] for one, two in pairwise(words))
+    assert all(item["end"] <= two["start"] for item, two in pairwise(words))
     alone = whole(talking, input=sentences[0], timestamps="word", voice="alloy")
     assert words[:3] == alone["words"]
     assert words[3]["start"] == pytest.approx(alone["segments"][-1]["end"], abs=1e-5)
-    assert all("coverage" in message for message in heard if message["type"] == "finished")
+    assert all("coverage" in message for message in events if message["type"] == "finished")
 
 
 def test_subtitles_have_no_place_in_a_conversation(talking):

@@ -38,11 +38,11 @@ def chosen(jobs: Mapping[str, Job], most: int, claims: Claims | None = None, now
 
 def looks(jobs: Mapping[str, Job], claims: Claims, after: float, until: float) -> list[str]:
     """What is chosen at last, of looks twice a second."""
-    found, now = [], after
+    jobs_chosen, now = [], after
     while now < until:
         now = min(now + 0.5, until)
-        found = chosen(jobs, 5, claims, now)
-    return found
+        jobs_chosen = chosen(jobs, 5, claims, now)
+    return jobs_chosen
 
 
 def test_keys_take_turns_whoever_came_first():
@@ -144,12 +144,12 @@ OF_ANOTHER_RELEASE = {
 def test_a_record_of_another_release_stays_with_its_files_and_fails_no_list(tmp_path: Path, record: Any):
     service = make_jobs(make_speech_services(Speaker()), folder=tmp_path)
     store = open_store(str(tmp_path / "store.sqlite"))
-    job_id, kept = "job-" + 24 * "0", "job-" + 24 * "1"
+    job_id, other_id = "job-" + 24 * "0", "job-" + 24 * "1"
     store.put(NAMESPACE, job_id, json.dumps(record).encode(), replaces=0, keeps=1)
-    store.put(NAMESPACE, kept, json.dumps(PLAIN).encode(), replaces=0, keeps=1)
+    store.put(NAMESPACE, other_id, json.dumps(PLAIN).encode(), replaces=0, keeps=1)
     service.files(job_id).make()
     os.utime(service.files(job_id).folder, (1, 1))
-    assert [job.id for job in asyncio.run(service.of(ANNA).listed())] == [kept]
+    assert [job.id for job in asyncio.run(service.of(ANNA).listed())] == [other_id]
     asyncio.run(tidy(service))
     assert service.files(job_id).folder.exists()
     assert store.get(NAMESPACE, job_id) is not None

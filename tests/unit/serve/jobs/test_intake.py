@@ -120,13 +120,13 @@ async def test_texts_that_wait_to_be_planned_are_bounded(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(service, "plan_job", plan)
     monkeypatch.setattr(clients.services[0].documents, "read", read)
-    asked = [asyncio.create_task(planned(number)) for number in range(MOST_IN_HAND + 8)]
-    refused, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+    tasks = [asyncio.create_task(planned(number)) for number in range(MOST_IN_HAND + 8)]
+    refused, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     assert all(isinstance(task.exception(), AtCapacity) for task in refused)
-    assert not set(asked[:MOST_IN_HAND]) & refused, "who came first is planned"
+    assert not set(tasks[:MOST_IN_HAND]) & refused, "who came first is planned"
     may_plan.set()
     await asyncio.wait(waiting)
-    assert sum(task.exception() is None for task in asked) == MOST_IN_HAND
+    assert sum(task.exception() is None for task in tasks) == MOST_IN_HAND
     assert await planned(7) == "7"
 
 
@@ -206,20 +206,20 @@ async def test_no_way_into_the_queue_passes_a_limit(tmp_path: Path, config: dict
     text = "A sentence that is long enough to be a part. " * 60 if "disk_mib" in config else TEXT
     clients = Clients(tmp_path, quota=100_000)
     if way == "create":
-        asked = [clients.create(place, text=f"{text} {place}") for place in range(8)]
+        calls = [clients.create(place, text=f"{text} {place}") for place in range(8)]
     else:
         jobs = [await clients.create(place, text=f"{text} {place}") for place in range(4)]
         for job in jobs:
             await clients.jobs_of(0).cancel(job.id)
-        asked = [clients.jobs_of(place % 2).resume(job.id) for place, job in enumerate(jobs)]
+        calls = [clients.jobs_of(place % 2).resume(job.id) for place, job in enumerate(jobs)]
         if way == "again":
-            for coroutine in asked:
+            for coroutine in calls:
                 coroutine.close()
-            asked = [clients.speak_again(job) for job in jobs]
-    for each in clients.services:
-        each.intake._config = JobsConfig(**config)
+            calls = [clients.speak_again(job) for job in jobs]
+    for replica in clients.services:
+        replica.intake._config = JobsConfig(**config)
     before = await clients.charged()
-    answers = await asyncio.gather(*asked, return_exceptions=True)
+    answers = await asyncio.gather(*calls, return_exceptions=True)
     refused = [answer for answer in answers if isinstance(answer, BaseException)]
     assert refused
     assert all(isinstance(answer, AtCapacity | StoreFull) for answer in refused), refused
@@ -242,8 +242,8 @@ async def test_no_way_into_the_queue_passes_a_limit(tmp_path: Path, config: dict
 async def test_one_key_fills_its_share_and_leaves_room_to_others(tmp_path: Path, most: dict[str, int]):
     clients = Clients(tmp_path, quota=100_000)
     first = await clients.create()
-    for each in clients.services:
-        each.intake._config = JobsConfig(disk_mib=4)
+    for replica in clients.services:
+        replica.intake._config = JobsConfig(disk_mib=4)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in most.items():
             patch.setattr(intake, name, value)
@@ -286,8 +286,8 @@ async def test_who_removes_a_claim_of_the_dead_takes_its_charge_back(tmp_path: P
     clients = Clients(tmp_path)
     quotas = Settling()
     clients.caller = replace(clients.caller, quotas=quotas)
-    for each in clients.services:
-        each.speech = replace(each.speech, owner=lambda tenant: clients.caller)
+    for replica in clients.services:
+        replica.speech = replace(replica.speech, owner=lambda tenant: clients.caller)
     dead, alive = clients.services
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dead.intake, "_keep_text" if died_at == "text" else "_queued", refuses(RuntimeError("died")))
@@ -335,12 +335,12 @@ async def test_a_part_that_is_there_already_is_not_charged_again(tmp_path: Path)
     assert await clients.charged() == before
 
 
-@pytest.mark.parametrize("left", [JobStatus.DELETED, JobStatus.ACCEPTING])
-async def test_who_finds_what_a_crash_left_removes_nothing_that_began_anew(tmp_path: Path, left: JobStatus):
+@pytest.mark.parametrize("status", [JobStatus.DELETED, JobStatus.ACCEPTING])
+async def test_who_finds_what_a_crash_left_removes_nothing_that_began_anew(tmp_path: Path, status: JobStatus):
     """Another replica removes it too, and accepts an equal request, between the look and the removal of this one."""
     clients = Clients(tmp_path)
     job, (here, there) = await clients.create(key="once"), clients.services
-    here.records.change(job.id, lambda record: record.model_copy(update={"status": left, "changed_at": 1.0}))
+    here.records.change(job.id, lambda record: record.model_copy(update={"status": status, "changed_at": 1.0}))
     stale = there.records.read(job.id)
     again = await clients.create(0, "once")
     looks, read = [stale], there.records.read

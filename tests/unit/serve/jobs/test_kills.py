@@ -40,16 +40,16 @@ def create_jobs(folder: Path, url: str) -> list[str]:
 
 def finished_parts(folder: Path) -> dict[Path, tuple[int, int]]:
     """Each finished part, and what tells whether it was written again."""
-    found = {}
+    parts = {}
     for path in (folder / "jobs").glob("job-*/*.pcm"):
         status = os.stat(path)
-        found[path] = (status.st_ino, status.st_mtime_ns)
-    return found
+        parts[path] = (status.st_ino, status.st_mtime_ns)
+    return parts
 
 
 def results(folder: Path, url: str, ids: list[str]) -> list[dict[str, bytes]]:
     """The files of each job by their kind: the finished one, and the samples by their keys."""
-    found = []
+    rows = []
     service = make_service(folder, url)
     for job_id in ids:
         record = service.records.read(job_id).record
@@ -58,8 +58,8 @@ def results(folder: Path, url: str, ids: list[str]) -> list[dict[str, bytes]]:
         names = {path.name for path in files.folder.iterdir()}
         assert not [name for name in names if name.startswith(".")], "no draft is left"
         samples = {path.name: path.read_bytes() for path in files.folder.glob("*.pcm")}
-        found.append(samples | ({record.result: files.result_file(record.result).read_bytes()} if record.result else {}))
-    return found
+        rows.append(samples | ({record.result: files.result_file(record.result).read_bytes()} if record.result else {}))
+    return rows
 
 
 @pytest.mark.parametrize(

@@ -95,21 +95,21 @@ class TroubledStore:
         self._trouble = trouble
 
     def put(self, *args: Any, **names: Any) -> int:
-        return self._asked(lambda: self._store.put(*args, **names), is_write=True)
+        return self._call(lambda: self._store.put(*args, **names), is_write=True)
 
     def delete(self, *args: Any) -> bool:
-        return self._asked(lambda: self._store.delete(*args), is_write=True)
+        return self._call(lambda: self._store.delete(*args), is_write=True)
 
     def get(self, *args: Any) -> Any:
-        return self._asked(lambda: self._store.get(*args))
+        return self._call(lambda: self._store.get(*args))
 
     def changes(self, *args: Any) -> Any:
-        return self._asked(lambda: self._store.changes(*args))
+        return self._call(lambda: self._store.changes(*args))
 
     def close(self) -> None:
         self._store.close()
 
-    def _asked(self, call: Callable[[], T], *, is_write: bool = False) -> T:
+    def _call(self, call: Callable[[], T], *, is_write: bool = False) -> T:
         trouble = self._trouble
         trouble.passes()
         self.is_dead = self.is_dead or trouble.drawn(0.01)
@@ -186,9 +186,11 @@ class Clients:
         body = JobBody(input=text, response_format=self._chance.choice(("wav", "flac")), seed=1, voice="default")
         key = self._chance.choice((None, "once"))
         context = RequestContext("id", known.caller, idempotency_key=key)
-        services = [self._chance.choice(self.replicas).service] if key is None else [each.service for each in self.replicas]
-        asked = [service.of(context).create(body, text.encode()) for service in services]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        services = (
+            [self._chance.choice(self.replicas).service] if key is None else [replica.service for replica in self.replicas]
+        )
+        calls = [service.of(context).create(body, text.encode()) for service in services]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
         jobs = {answer[0].id: answer[0] for answer in answers if not isinstance(answer, BaseException)}
         others = [
             answer for answer in answers if isinstance(answer, BaseException) and not isinstance(answer, (*REFUSALS, Died))
@@ -203,24 +205,24 @@ class Clients:
     async def speak_again(self, known: Known) -> None:
         service, context = self._chance.choice(self.replicas).service, RequestContext("id", known.caller)
         text = f"Words of {self._chance.randrange(1000)} letters."
-        with self._told(known, len(text)):
+        with self._noted(known, len(text)):
             await service.of(context).speak_again(known.id, self._chance.randrange(3), PartBody(text=text))
             known.charged += len(text)
 
     async def move(self, known: Known) -> None:
         own = self._chance.choice(self.replicas).service.of(RequestContext("id", known.caller))
         move = self._chance.choice((own.pause, own.resume, own.resume, own.cancel))
-        with self._told(known):
+        with self._noted(known):
             await move(known.id)
 
     async def delete(self, known: Known) -> None:
         service = self._chance.choice(self.replicas).service
         known.is_deleted = True  # a refusal leaves it or not
-        with self._told(known):
+        with self._noted(known):
             await service.of(RequestContext("id", known.caller)).delete(known.id)
 
     @contextlib.contextmanager
-    def _told(self, known: Known, characters: int = 0) -> Iterator[None]:
+    def _noted(self, known: Known, characters: int = 0) -> Iterator[None]:
         try:
             yield
         except REFUSALS:
@@ -270,10 +272,10 @@ async def ended(service: JobService) -> None:
 
 def check(clients: Clients, fresh: JobService) -> None:
     jobs = fresh.records.refresh()
-    wanted = {known.id for known in clients.jobs if known.id and not known.is_deleted}
-    assert wanted <= jobs.keys(), "no job is lost"
+    ids = {known.id for known in clients.jobs if known.id and not known.is_deleted}
+    assert ids <= jobs.keys(), "no job is lost"
     unsure = {known.caller.id for known in clients.jobs if known.unsure or known.is_deleted}
-    assert all(job.id in wanted or job.record.tenant in unsure for job in jobs.values()), "no job is made for a refusal"
+    assert all(job.id in ids or job.record.tenant in unsure for job in jobs.values()), "no job is made for a refusal"
     for job in jobs.values():
         record, files = job.record, fresh.files(job.id)
         assert record.status in (JobStatus.SUCCEEDED, JobStatus.CANCELLED), record

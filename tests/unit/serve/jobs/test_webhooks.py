@@ -98,9 +98,9 @@ def test_the_end_is_told_signed_and_once(tmp_path: Path, receiver: Receiver):
         assert (message["type"], message["data"]["id"]) == ("audio.job.succeeded", job["id"])
         signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
         assert headers["webhook-signature"] == f"v1,{base64.b64encode(hmac.new(KEY, signed, hashlib.sha256).digest()).decode()}"
-        one = f"{live.url}/v1/audio/jobs/{job['id']}"
-        assert SECRET not in requests.get(one, timeout=60).text
-        requests.post(f"{one}/parts/0", json={"seed": 2}, timeout=60).raise_for_status()
+        job_url = f"{live.url}/v1/audio/jobs/{job['id']}"
+        assert SECRET not in requests.get(job_url, timeout=60).text
+        requests.post(f"{job_url}/parts/0", json={"seed": 2}, timeout=60).raise_for_status()
         wait_until(lambda: len(receiver.messages) == 2)
         assert receiver.messages[1][0]["webhook-id"] != headers["webhook-id"], "a job that is spoken again ends again"
 
@@ -169,39 +169,39 @@ def test_receivers_that_never_answer_hold_up_no_other(tmp_path: Path, receiver: 
     monkeypatch.setattr(webhooks, "TIMEOUT_S", 60.0)
     silent = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
     *silent_hosts, host = (
-        f"127.0.0.1:{port}" for port in (*(each.getsockname()[1] for each in silent), urlsplit(receiver.url).port)
+        f"127.0.0.1:{port}" for port in (*(listener.getsockname()[1] for listener in silent), urlsplit(receiver.url).port)
     )
     names = (*silent_hosts, host)
     config = JobsConfig(webhook_hosts=names, webhook_near_hosts=names)
     store = open_store(str(tmp_path / "store.sqlite"))
     records = JobRecords(store)
-    asked = [
+    receivers = [
         *(("a", name) for name in (*silent_hosts, *silent_hosts)),
         ("b", silent_hosts[0]),
         ("c", silent_hosts[0]),
         ("b", host),
     ]
-    for number, (tenant, name) in enumerate(asked):
+    for number, (tenant, name) in enumerate(receivers):
         hook = Webhook(url=f"http://{name}/", secret=SECRET)
         records.create(f"job-{number}", job_record(tenant=tenant, status=JobStatus.CANCELLED, holder=hook.url, webhook=hook))
     busy: set[tuple[str, str]] = set()
     sending = []
     for _ in range(3):
-        for told, job in due(records.refresh().values(), records.now(), busy).items():
-            busy.add(told)
-            sending.append(senders(told[1]).submit(tell, job, records, config))
+        for receiver_key, job in due(records.refresh().values(), records.now(), busy).items():
+            busy.add(receiver_key)
+            sending.append(senders(receiver_key[1]).submit(tell, job, records, config))
     wait_until(lambda: receiver.messages)
-    assert busy == set(asked), "one message of a key to a host at once"
+    assert busy == set(receivers), "one message of a key to a host at once"
     assert len(sending) == len(busy)
-    assert not any(each.done() for each in sending[: len(silent)])
-    for each in silent:
-        each.settimeout(0)
+    assert not any(future.done() for future in sending[: len(silent)])
+    for future in silent:
+        future.settimeout(0)
         with contextlib.suppress(BlockingIOError):
             while True:
-                each.accept()[0].close()
-        each.close()
-    for each in sending:
-        each.result(60)
+                future.accept()[0].close()
+        future.close()
+    for future in sending:
+        future.result(60)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "2130706433", "127.1"])
@@ -227,22 +227,22 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    found, write, fsync = Disk(), job_files.write_durably, assemble.os.fsync
+    opened, write, fsync = Disk(), job_files.write_durably, assemble.os.fsync
 
     def write_or_not(*args: Any, **names: Any) -> None:
-        found.write()
+        opened.write()
         write(*args, **names)
 
     def sync_or_not(descriptor: int) -> None:
-        found.write()
+        opened.write()
         fsync(descriptor)
 
     monkeypatch.setattr("serve.jobs.active_job.FIRST_RETRY_S", 0.05)
     monkeypatch.setattr("serve.jobs.active_job.LONGEST_RETRY_S", 0.05)
     monkeypatch.setattr(job_files, "write_durably", write_or_not)
     monkeypatch.setattr(assemble.os, "fsync", sync_or_not)
-    yield found
-    found.error = None
+    yield opened
+    opened.error = None
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
@@ -252,8 +252,8 @@ def test_jobs_wait_for_space_and_new_ones_are_refused(tmp_path: Path, disk: Disk
         url = f"{live.url}/v1/audio/jobs"
 
         def progress(job: str) -> dict[str, Any]:
-            found: dict[str, Any] = requests.get(f"{url}/{job}", timeout=60).json()
-            return {"status": found["status"], **found["progress"]}
+            document: dict[str, Any] = requests.get(f"{url}/{job}", timeout=60).json()
+            return {"status": document["status"], **document["progress"]}
 
         job = requests.post(url, json=body, timeout=60).json()["id"]
         wait_until(lambda: progress(job)["done"] == 1)
@@ -261,10 +261,10 @@ def test_jobs_wait_for_space_and_new_ones_are_refused(tmp_path: Path, disk: Disk
         wait_until(lambda: progress(job)["waiting_for"] == "disk")
         assert (progress(job)["status"], progress(job)["eta_s"]) == ("running", None)
         wait_until(lambda: live.services.jobs.waiting_for_disk == 1)
-        for path, sent in (("", body), (f"/{job}/parts/0", {"seed": 2})):
-            reply = requests.post(f"{url}{path}", json=sent, timeout=60)
+        for path, fields in (("", body), (f"/{job}/parts/0", {"seed": 2})):
+            reply = requests.post(f"{url}{path}", json=fields, timeout=60)
             assert (reply.status_code, reply.json()["error"]["code"]) == (507, "store_full"), reply.text
-        assert [one["id"] for one in requests.get(url, timeout=60).json()["data"]] == [job]
+        assert [entry["id"] for entry in requests.get(url, timeout=60).json()["data"]] == [job]
         disk.error = None
         wait_until(lambda: progress(job)["status"] == "succeeded")
         assert progress(job)["waiting_for"] is None
@@ -275,8 +275,8 @@ def test_a_file_that_cannot_be_kept_is_made_once_there_is_space(tmp_path: Path, 
     with living(tmp_path, Speaker(chunks=1)) as live:
         url = f"{live.url}/v1/audio/jobs"
         monkeypatch.setattr(job_files, "write_durably", job_files.write_durably)
-        made = assemble.assemble
-        monkeypatch.setattr("serve.jobs.finishing.assemble", lambda *args: (disk.write(), made(*args)))
+        original = assemble.assemble
+        monkeypatch.setattr("serve.jobs.finishing.assemble", lambda *args: (disk.write(), original(*args)))
         write = job_files.write_durably
 
         def last_part(path: Path, *args: Any, **names: Any) -> None:

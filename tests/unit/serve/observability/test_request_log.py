@@ -17,8 +17,8 @@ from tests.support.waiting import wait_until
 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[dict]:
-    found = [getattr(record, FIELDS) for record in caplog.records if hasattr(record, FIELDS)]
-    return [fields for fields in found if fields["event"] == event]
+    records = [getattr(record, FIELDS) for record in caplog.records if hasattr(record, FIELDS)]
+    return [fields for fields in records if fields["event"] == event]
 
 
 def one_out(caplog: pytest.LogCaptureFixture) -> dict:

@@ -98,15 +98,15 @@ class Call:
     actor: bytes
 
     async def __aiter__(self) -> AsyncIterator[StepBlock]:
-        left = self.life
+        remaining = self.life
         async with aclosing(self.steps()) as blocks:
             async for block in blocks:
-                if left == 0:
+                if remaining == 0:
                     break
-                left = None if left is None else left - 1
+                remaining = None if remaining is None else remaining - 1
                 is_at_an_end = block.first_step == 0 or block.finish is not None
                 yield replace(block, fingerprint=BUILD) if is_at_an_end else block
-        if left == 0:
+        if remaining == 0:
             raise ActorUnavailableError("gone", self.actor)
 
     def cancel(self) -> None:
@@ -118,14 +118,14 @@ class Voices:
 
     def __init__(self, width: int) -> None:
         codes = np.random.default_rng(5).integers(0, 600, (30, 4))
-        self._found = {
+        self._handles = {
             "one": Voice("one", make_speaker(1, width)),
             "two": Voice("two", make_speaker(2, width)),
             "cloned": Voice("cloned", None, codes, "words of a recording"),
         }
 
     def get(self, name: str) -> Voice:
-        return self._found[name]
+        return self._handles[name]
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,8 @@ def opened(root: Path, **changes: Any) -> Iterator[House]:
 
 @pytest.fixture(scope="module")
 def house(demo_root: Path) -> Iterator[House]:
-    with opened(demo_root) as found:
-        yield found
+    with opened(demo_root) as opened_house:
+        yield opened_house
 
 
 def services_of(house: House, mortals: Mortals) -> Services:
@@ -180,13 +180,13 @@ def request(text: str = TEXT, **fields: Any) -> SynthesisRequest:
 
 
 def passages(*turns: tuple[str, str]) -> dict[str, Any]:
-    said = tuple(Passage(text, prosody=Prosody(voice=voice)) for voice, text in turns)
-    return {"text": "".join(text for _, text in turns), "passages": said}
+    passages_said = tuple(Passage(text, prosody=Prosody(voice=voice)) for voice, text in turns)
+    return {"text": "".join(text for _, text in turns), "passages": passages_said}
 
 
-async def heard(synthesizer: Synthesizer, wanted: SynthesisRequest) -> np.ndarray:
+async def samples_of(synthesizer: Synthesizer, speech: SynthesisRequest) -> np.ndarray:
     CURRENT_TIMINGS.set(StageTimings())
-    async with aclosing(synthesizer.stream(wanted)) as chunks:
+    async with aclosing(synthesizer.stream(speech)) as chunks:
         return np.concatenate([chunk.samples async for chunk in chunks])
 
 
@@ -205,10 +205,10 @@ KINDS: dict[str, SynthesisRequest] = {
 @given(lives=st.lists(st.integers(0, 8), max_size=MOST_FAIL_OVERS - 1))
 def test_every_kind_of_request_goes_on_exactly(house: House, kind: str, lives: list[int]):
     """Any call dies after any block: first ones, those that catch up, passes of refine, segments side by side."""
-    twin = asyncio.run(heard(house.synthesizer(Mortals(house.engines)), KINDS[kind]))
+    twin = asyncio.run(samples_of(house.synthesizer(Mortals(house.engines)), KINDS[kind]))
     mortals = Mortals(house.engines, [*([1] if kind != "refine" else []), *lives])
     try:
-        samples = asyncio.run(heard(house.synthesizer(mortals), KINDS[kind]))
+        samples = asyncio.run(samples_of(house.synthesizer(mortals), KINDS[kind]))
     except EngineDead:
         assert sum(life == 0 for life in lives) > 1, "one call that never began has one more try, and only one"
         samples = None
@@ -220,31 +220,31 @@ def test_those_that_share_a_segment_go_on_together_and_the_cache_has_the_whole(h
     cache = CodeCache(8 << 20)
     mortals = Mortals(house.engines, [2, 3, 1])
     synthesizer = house.synthesizer(mortals, cache)
-    wanted = request(cache=CacheControl(CacheMode.DEFAULT, "t"))
+    speech = request(cache=CacheControl(CacheMode.DEFAULT, "t"))
 
     async def play() -> list[np.ndarray]:
-        both = list(await asyncio.gather(*(heard(synthesizer, wanted) for _ in range(2))))
+        both = list(await asyncio.gather(*(samples_of(synthesizer, speech) for _ in range(2))))
         called = len(mortals.calls)
-        both.append(await heard(synthesizer, wanted))
+        both.append(await samples_of(synthesizer, speech))
         assert len(mortals.calls) == called, "the third has it from the cache"
         return both
 
-    twin = asyncio.run(heard(house.synthesizer(Mortals(house.engines)), wanted))
-    assert all(np.array_equal(one, twin) for one in asyncio.run(play()))
+    twin = asyncio.run(samples_of(house.synthesizer(Mortals(house.engines)), speech))
+    assert all(np.array_equal(samples, twin) for samples in asyncio.run(play()))
     assert (cache.stats().joined, cache.stats().memory_hits) == (2, 2)
 
 
 def test_bulk_goes_on_behind_those_who_took_its_slot(house: House):
     """Its second replica is full of interactive requests: it is preempted there, and has its bits all the same."""
     bulk = request(scheduling=SchedulingParams(Lane.BULK))
-    twin = asyncio.run(heard(house.synthesizer(Mortals(house.engines)), bulk))
-    urgent = [request(voice="two", scheduling=SchedulingParams(Lane.INTERACTIVE, tenant=str(one))) for one in range(3)]
+    twin = asyncio.run(samples_of(house.synthesizer(Mortals(house.engines)), bulk))
+    urgent = [request(voice="two", scheduling=SchedulingParams(Lane.INTERACTIVE, tenant=str(number))) for number in range(3)]
 
     async def play() -> np.ndarray:
         second = house.synthesizer(Mortals((house.engines[1], house.engines[1])))
-        slow = asyncio.create_task(heard(house.synthesizer(Mortals(house.engines, [3, 3, 2])), bulk))
-        hurried = await asyncio.gather(*(heard(second, one) for one in urgent))
-        assert all(np.array_equal(one, hurried[0]) for one in hurried)
+        slow = asyncio.create_task(samples_of(house.synthesizer(Mortals(house.engines, [3, 3, 2])), bulk))
+        hurried = await asyncio.gather(*(samples_of(second, speech) for speech in urgent))
+        assert all(np.array_equal(samples, hurried[0]) for samples in hurried)
         return await slow
 
     assert np.array_equal(asyncio.run(play()), twin)
@@ -254,7 +254,7 @@ def test_bulk_goes_on_behind_those_who_took_its_slot(house: House):
 def test_a_conversation_goes_on_exactly(house: House):
     speech = {"response_format": "pcm", "seed": 1, "temperature": 2.0, "top_p": 1.0, "top_k": 626, "repetition_penalty": 1.0}
 
-    def said(lives: list[int]) -> tuple[bytes, list[str]]:
+    def talk(lives: list[int]) -> tuple[bytes, list[str]]:
         with serving(services_of(house, Mortals(house.engines, lives))) as live:
             address = live.url.replace("http", "ws") + "/v1/audio/conversation"
             with connect(address) as socket:
@@ -264,14 +264,14 @@ def test_a_conversation_goes_on_exactly(house: House):
                     {"type": "close"},
                 ):
                     socket.send(json.dumps(message))
-                heard = [json.loads(socket.recv(timeout=60))]
-                while heard[-1]["type"] not in ("closed", "error"):
-                    heard.append(json.loads(socket.recv(timeout=60)))
-        audio = b"".join(base64.b64decode(one["audio"]) for one in heard if one["type"] == "audio")
-        return audio, [one["type"] for one in heard if one["type"] != "audio"]
+                events = [json.loads(socket.recv(timeout=60))]
+                while events[-1]["type"] not in ("closed", "error"):
+                    events.append(json.loads(socket.recv(timeout=60)))
+        audio = b"".join(base64.b64decode(event["audio"]) for event in events if event["type"] == "audio")
+        return audio, [event["type"] for event in events if event["type"] != "audio"]
 
-    undisturbed = said([])
-    assert said([4, 2, 5, 3]) == undisturbed
+    undisturbed = talk([])
+    assert talk([4, 2, 5, 3]) == undisturbed
     assert undisturbed[1] == ["opened", "started", "finished", "started", "finished", "closed"]
 
 
@@ -281,9 +281,9 @@ def test_a_grpc_call_that_is_cancelled_frees_its_slots_within_a_round(demo_root:
         engine = house.engines[0]
         synthesizer = house.synthesizer(Mortals((engine, engine)))
 
-        async def stream(wanted: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+        async def stream(speech: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
             try:
-                async with aclosing(synthesizer.stream(wanted)) as chunks:
+                async with aclosing(synthesizer.stream(speech)) as chunks:
                     async for chunk in chunks:
                         yield chunk
             finally:

@@ -63,7 +63,7 @@ def _no_waiting(monkeypatch):
 def spoken(cuts: Sequence[int], *, samples: bool, build: str = "a") -> Items:
     """The sequence in blocks that end at these steps, as a replica sends them; samples lag behind their steps."""
     blocks: Items = []
-    begin = heard = 0
+    begin = sample = 0
     for stop in sorted({*cuts, STEPS}):
         ready = (STEPS if stop == STEPS else max(0, stop - DELAY)) * SAMPLES_PER_STEP
         blocks.append(
@@ -74,11 +74,11 @@ def spoken(cuts: Sequence[int], *, samples: bool, build: str = "a") -> Items:
                 FinishReason.EOS if stop == STEPS else None,
                 Admission(0.1, 0.2) if begin == 0 else None,
                 build if begin == 0 or stop == STEPS else "",
-                SAMPLES[heard:ready] if samples else None,
-                heard if samples else 0,
+                SAMPLES[sample:ready] if samples else None,
+                sample if samples else 0,
             )
         )
-        begin, heard = stop, ready
+        begin, sample = stop, ready
     return blocks
 
 
@@ -161,14 +161,14 @@ def is_whole(blocks: list[StepBlock], *, samples: bool) -> bool:
     assert [block.finish is not None for block in blocks] == [False] * (len(blocks) - 1) + [True]
     codes = np.concatenate([block.codes for block in blocks])
     hidden = np.concatenate([block.hidden for block in blocks])
-    heard = np.concatenate([block.samples for block in blocks]) if samples else SAMPLES
-    return np.array_equal(codes, CODES) and np.array_equal(hidden, HIDDEN) and np.array_equal(heard, SAMPLES)
+    samples_read = np.concatenate([block.samples for block in blocks]) if samples else SAMPLES
+    return np.array_equal(codes, CODES) and np.array_equal(hidden, HIDDEN) and np.array_equal(samples_read, SAMPLES)
 
 
 def deaths(number: int) -> Iterator[Exception]:
     """Each of another replica."""
-    for one in range(number):
-        yield (EngineDead("the loop died"), ActorUnavailableError("gone", bytes([one]) * 16), ActorDiedError())[one % 3]
+    for serial in range(number):
+        yield (EngineDead("the loop died"), ActorUnavailableError("gone", bytes([serial]) * 16), ActorDiedError())[serial % 3]
 
 
 cuts = st.lists(st.integers(1, STEPS - 1), min_size=1, max_size=8)
@@ -318,15 +318,17 @@ def whole() -> Items:
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 20)), min_size=2, max_size=6))
 def test_the_loss_of_a_machine_with_several_replicas_of_a_stage_quarantines_no_request(segments):
     """Segments in replicas of one machine; some are told of its end when others have long begun anew elsewhere."""
-    told = [asyncio.Event() for _ in segments]
+    events = [asyncio.Event() for _ in segments]
 
     async def tell() -> None:
-        for event, (_, pause) in zip(told, segments, strict=True):
+        for event, (_, pause) in zip(events, segments, strict=True):
             event.set()
             for _ in range(pause):
                 await asyncio.sleep(0)
 
-    handles = [Replicas([whole()[0], event, gone(number)], whole()) for event, (number, _) in zip(told, segments, strict=True)]
+    handles = [
+        Replicas([whole()[0], event, gone(number)], whole()) for event, (number, _) in zip(events, segments, strict=True)
+    ]
     quarantine, results = observe(*(generating(handle) for handle in handles), tell)
     assert results[:-1] == [True] * len(segments)
     assert quarantine.quarantined == 0

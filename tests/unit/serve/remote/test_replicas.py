@@ -64,7 +64,7 @@ def test_the_fullest_gpu_counts_and_a_cpu_has_none():
 
 
 def replicas(*fingerprints: str) -> list[dict[str, str]]:
-    return [{"fingerprint": one} for one in fingerprints]
+    return [{"fingerprint": fingerprint} for fingerprint in fingerprints]
 
 
 def test_replicas_that_differ_are_named_and_counted_and_logged_once_per_change(caplog: pytest.LogCaptureFixture):

@@ -51,7 +51,7 @@ class Deployment:
 
 def waking(give_up_s: float = 300.0, **deployments: Deployment) -> tuple[ColdStarts, HeldClock]:
     clock = HeldClock(100.0)
-    return ColdStarts({name: one.handle for name, one in deployments.items()}, give_up_s, clock=clock), clock
+    return ColdStarts({name: deployment.handle for name, deployment in deployments.items()}, give_up_s, clock=clock), clock
 
 
 async def soon() -> None:
@@ -77,12 +77,12 @@ async def test_the_refused_leave_one_call_for_each_stage_and_are_told_what_is_le
     text, acoustic = Deployment(), Deployment()
     wakes, clock = waking(text=text, acoustic=acoustic, vocoder=Deployment(replicas=1))
     assert wakes.state("text") is Wakefulness.ASLEEP
-    for passed, left in ((0.0, FIRST_GUESS_S), (20.0, FIRST_GUESS_S - 20), (3600.0, LEAST_S)):
+    for passed, remaining_s in ((0.0, FIRST_GUESS_S), (20.0, FIRST_GUESS_S - 20), (3600.0, LEAST_S)):
         clock.now = 100.0 + passed
         for _ in range(3):
             with pytest.raises(StageAsleep, match="text and acoustic had") as refused:
                 wakes.check(["text", "acoustic", "vocoder"])
-        assert refused.value.retry_after_s == left
+        assert refused.value.retry_after_s == remaining_s
         await soon()
     assert (text.calls, acoustic.calls, wakes.state("text")) == (1, 1, Wakefulness.WAKING)
     text.start.set()

@@ -26,7 +26,7 @@ def context(
     )
 
 
-def wanted(policy: StepBacklogPolicy, *args: Any, **kwargs: Any) -> int:
+def target_of(policy: StepBacklogPolicy, *args: Any, **kwargs: Any) -> int:
     replicas, remembered = policy(context(*args, **kwargs))
     assert remembered == {}
     return replicas
@@ -45,36 +45,36 @@ def wanted(policy: StepBacklogPolicy, *args: Any, **kwargs: Any) -> int:
     ],
 )
 def test_replicas_for_the_work(busy, backlog_s, replicas):
-    assert wanted(StepBacklogPolicy(utilisation=0.75, wait_s=1.0), busy, backlog_s) == replicas
+    assert target_of(StepBacklogPolicy(utilisation=0.75, wait_s=1.0), busy, backlog_s) == replicas
 
 
 @given(SHARES, SHARES)
 def test_more_work_never_asks_for_fewer(busy: list[float], more: list[float]):
     policy = StepBacklogPolicy()
-    assert 1 <= wanted(policy, busy) <= wanted(policy, busy + more)
-    assert wanted(policy, busy) <= wanted(policy, busy, [1.0] * len(busy))
+    assert 1 <= target_of(policy, busy) <= target_of(policy, busy + more)
+    assert target_of(policy, busy) <= target_of(policy, busy, [1.0] * len(busy))
 
 
 @given(SHARES)
 def test_what_it_asks_for_carries_the_work_within_its_utilisation(busy: list[float]):
-    replicas = wanted(StepBacklogPolicy(utilisation=0.5), busy)
+    replicas = target_of(StepBacklogPolicy(utilisation=0.5), busy)
     assert sum(busy) <= 0.5 * replicas + 1e-6
 
 
 def test_silence_changes_nothing():
-    assert wanted(StepBacklogPolicy(), [], target=3) == 3
+    assert target_of(StepBacklogPolicy(), [], target=3) == 3
 
 
 def test_where_there_may_be_none_replicas_without_work_go_and_a_call_that_waits_brings_the_first():
     policy = StepBacklogPolicy()
-    assert wanted(policy, [0.0, 0.0], least=0, target=2) == 0
-    assert wanted(policy, [0.001], least=0) == 1, "a word now and then keeps it"
-    assert wanted(policy, [0.0], [0.1], least=0) == 1
-    assert wanted(policy, [], least=0, target=0) == 0
-    assert wanted(policy, [], least=0, target=0, queued=0.01) == 1
-    assert wanted(policy, [], least=0, target=0, queued=7.0) == 1
-    assert wanted(policy, [], least=0, target=1) == 1, "one is being started"
-    assert wanted(policy, [0.0, 0.0], least=2, target=2) == 1, "Serve has the last word"
+    assert target_of(policy, [0.0, 0.0], least=0, target=2) == 0
+    assert target_of(policy, [0.001], least=0) == 1, "a word now and then keeps it"
+    assert target_of(policy, [0.0], [0.1], least=0) == 1
+    assert target_of(policy, [], least=0, target=0) == 0
+    assert target_of(policy, [], least=0, target=0, queued=0.01) == 1
+    assert target_of(policy, [], least=0, target=0, queued=7.0) == 1
+    assert target_of(policy, [], least=0, target=1) == 1, "one is being started"
+    assert target_of(policy, [0.0, 0.0], least=2, target=2) == 1, "Serve has the last word"
 
 
 @pytest.mark.parametrize("wrong", [{"utilisation": 0}, {"utilisation": 1.5}, {"wait_s": 0}, {"wait_s": -1}])

@@ -180,8 +180,8 @@ def test_a_digest_depends_on_what_reaches_the_model_and_on_the_process():
         replace(REQUEST, refine=RefineParams()),
         replace(REQUEST, text="\ud83d"),
     ]
-    assert all(quarantine.digest(one) == base for one in same)
-    assert len({base, *(quarantine.digest(one) for one in other)}) == len(other) + 1
+    assert all(quarantine.digest(request) == base for request in same)
+    assert len({base, *(quarantine.digest(request) for request in other)}) == len(other) + 1
     assert make()[0].digest(REQUEST) != base
     assert b"words" not in repr(vars(quarantine)).encode()
 

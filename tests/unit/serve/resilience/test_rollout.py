@@ -11,8 +11,8 @@ from tests.support.clock import HeldClock
 from tests.support.model_versions import V1, V2, V3, VERSIONS, rollout
 
 
-def heard_by(made: Rollout, listeners: range) -> dict[str, str]:
-    return {f"l{number}": made.choose("chattts", f"l{number}", "nova").id for number in listeners}
+def heard_by(routes: Rollout, listeners: range) -> dict[str, str]:
+    return {f"l{number}": routes.choose("chattts", f"l{number}", "nova").id for number in listeners}
 
 
 def test_a_canary_with_a_tenth_gets_a_tenth_of_the_listeners():
@@ -33,125 +33,125 @@ def test_a_listener_gets_one_version_per_voice(listener, voice, weights):
 def test_a_growing_canary_takes_listeners_and_gives_none_back(less, more):
     before = heard_by(rollout(v1=100, v2=min(less, more), v3=20), range(200))
     after = heard_by(rollout(v1=100, v2=max(less, more), v3=20), range(200))
-    assert all(after[who] in (version, V2) for who, version in before.items())
+    assert all(after[listener] in (version, V2) for listener, version in before.items())
 
 
 def test_without_weights_the_first_version_speaks_and_names_keep_to_themselves():
-    made = rollout()
-    assert set(heard_by(made, range(50)).values()) == {V1}
-    assert made.choose("small", "x", "nova").id == "small@v1"
-    assert made.shares("chattts") == {V1: 1.0, V2: 0.0, V3: 0.0}
+    routes = rollout()
+    assert set(heard_by(routes, range(50)).values()) == {V1}
+    assert routes.choose("small", "x", "nova").id == "small@v1"
+    assert routes.shares("chattts") == {V1: 1.0, V2: 0.0, V3: 0.0}
 
 
 # Who loses its share.
 
 
-def feed(made: Rollout, version: str, count: int, *, failed: int = 0, first_audio_s: float = 0.2) -> None:
+def feed(routes: Rollout, version: str, count: int, *, failed: int = 0, first_audio_s: float = 0.2) -> None:
     for number in range(count):
-        made.ended(version, failed=number < failed, first_audio_s=None if number < failed else first_audio_s)
+        routes.ended(version, failed=number < failed, first_audio_s=None if number < failed else first_audio_s)
 
 
 def test_a_canary_that_fails_is_rolled_back_and_tried_again_later_and_later():
     clock = HeldClock(0.0)
-    made = rollout(clock, v1=90, v2=10)
-    feed(made, V1, 100, failed=1)
-    feed(made, V2, 19, failed=19)
-    assert made.out(V2) == "", "nobody is judged by a few"
-    feed(made, V2, 1)
-    assert made.out(V2).startswith("errors")
-    assert set(heard_by(made, range(200)).values()) == {V1}
+    routes = rollout(clock, v1=90, v2=10)
+    feed(routes, V1, 100, failed=1)
+    feed(routes, V2, 19, failed=19)
+    assert routes.out(V2) == "", "nobody is judged by a few"
+    feed(routes, V2, 1)
+    assert routes.out(V2).startswith("errors")
+    assert set(heard_by(routes, range(200)).values()) == {V1}
     for hold_s in (600, 1200, 2400):
         clock.now += hold_s - 1
-        assert made.out(V2)
+        assert routes.out(V2)
         clock.now += 1
-        assert made.out(V2) == ""
-        assert V2 in heard_by(made, range(200)).values()
-        feed(made, V2, 20, failed=20)
-        assert made.out(V2)
-    assert made.roll_backs(V2) == 4
-    made.configure(RoutesConfig(weights={V1: 80, V2: 20}))
-    assert made.out(V2) == "", "new weights are a new trial"
-    assert made.roll_backs(V2) == 4
+        assert routes.out(V2) == ""
+        assert V2 in heard_by(routes, range(200)).values()
+        feed(routes, V2, 20, failed=20)
+        assert routes.out(V2)
+    assert routes.roll_backs(V2) == 4
+    routes.configure(RoutesConfig(weights={V1: 80, V2: 20}))
+    assert routes.out(V2) == "", "new weights are a new trial"
+    assert routes.roll_backs(V2) == 4
 
 
 def test_a_slow_canary_is_rolled_back_and_a_slower_machine_is_not():
-    made = rollout(v1=90, v2=10)
-    feed(made, V1, 30, first_audio_s=1.0)
-    feed(made, V2, 30, first_audio_s=1.4)
-    assert made.out(V2) == ""
-    feed(made, V2, 40, first_audio_s=1.8)
-    assert made.out(V2).startswith("latency")
+    routes = rollout(v1=90, v2=10)
+    feed(routes, V1, 30, first_audio_s=1.0)
+    feed(routes, V2, 30, first_audio_s=1.4)
+    assert routes.out(V2) == ""
+    feed(routes, V2, 40, first_audio_s=1.8)
+    assert routes.out(V2).startswith("latency")
 
 
 def test_failures_of_every_version_roll_none_back():
-    made = rollout(v1=90, v2=10)
+    routes = rollout(v1=90, v2=10)
     for _ in range(40):
-        feed(made, V1, 2, failed=1)
-        feed(made, V2, 2, failed=1)
-    assert made.out(V2) == ""
+        feed(routes, V1, 2, failed=1)
+        feed(routes, V2, 2, failed=1)
+    assert routes.out(V2) == ""
 
 
 def test_the_stable_version_is_never_rolled_back():
-    made = rollout(v1=90, v2=10)
-    feed(made, V1, 100, failed=100)
-    assert made.shares("chattts")[V1] == pytest.approx(0.9)
+    routes = rollout(v1=90, v2=10)
+    feed(routes, V1, 100, failed=100)
+    assert routes.shares("chattts")[V1] == pytest.approx(0.9)
 
 
 def test_old_requests_do_not_count():
     clock = HeldClock(0.0)
-    made = rollout(clock, v1=90, v2=10)
-    feed(made, V2, 15, failed=15)
+    routes = rollout(clock, v1=90, v2=10)
+    feed(routes, V2, 15, failed=15)
     clock.now += 301
-    feed(made, V2, 10, failed=10)
-    assert made.out(V2) == ""
+    feed(routes, V2, 10, failed=10)
+    assert routes.out(V2) == ""
 
 
 def test_probes_take_a_version_out_and_bring_it_back_with_hysteresis():
-    made = rollout(v1=50, v2=50)
+    routes = rollout(v1=50, v2=50)
     for version in (V1, V2):
-        made.probed(version, "")
+        routes.probed(version, "")
     for look in range(3):
-        assert made.out(V2) == ""
-        made.probed(V2, "no answer")
-        made.probed(V1, "") if look else made.probed(V1, "no answer")
-    assert made.out(V2) == "no answer"
-    assert made.out(V1) == ""
-    assert made.shares("chattts") == {V1: 1.0, V2: 0.0, V3: 0.0}
+        assert routes.out(V2) == ""
+        routes.probed(V2, "no answer")
+        routes.probed(V1, "") if look else routes.probed(V1, "no answer")
+    assert routes.out(V2) == "no answer"
+    assert routes.out(V1) == ""
+    assert routes.shares("chattts") == {V1: 1.0, V2: 0.0, V3: 0.0}
     for _ in range(5):
-        made.probed(V2, "")
-    made.probed(V2, "no answer")
+        routes.probed(V2, "")
+    routes.probed(V2, "no answer")
     for _ in range(6):
-        assert made.out(V2)
-        made.probed(V2, "")
-    assert made.out(V2) == ""
+        assert routes.out(V2)
+        routes.probed(V2, "")
+    assert routes.out(V2) == ""
 
 
 def test_a_version_that_was_never_seen_to_work_gets_no_requests():
-    made = rollout(v1=50, v2=50)
-    made.probed(V1, "")
-    made.probed(V2, "no answer")
-    assert set(heard_by(made, range(100)).values()) == {V1}
-    made.probed(V2, "")
-    assert V2 in heard_by(made, range(100)).values()
+    routes = rollout(v1=50, v2=50)
+    routes.probed(V1, "")
+    routes.probed(V2, "no answer")
+    assert set(heard_by(routes, range(100)).values()) == {V1}
+    routes.probed(V2, "")
+    assert V2 in heard_by(routes, range(100)).values()
 
 
 def test_a_single_version_with_a_full_gpu_goes_on_and_is_reported():
-    made = Rollout(VERSIONS[:1], clock=HeldClock(0.0))
-    full = trouble_in({"AcousticModel": [{"gpu_mem_percent": 93.0}]}, made.routes.probe.max_gpu_memory_percent)
+    routes = Rollout(VERSIONS[:1], clock=HeldClock(0.0))
+    full = trouble_in({"AcousticModel": [{"gpu_mem_percent": 93.0}]}, routes.routes.probe.max_gpu_memory_percent)
     assert "93" in full
-    made.probed(V1, "")
+    routes.probed(V1, "")
     for _ in range(FAILED_PROBES):
-        made.probed(V1, full)
-    assert made.out(V1) == full, "what the alert ChatTTSVersionOut and /health read"
-    assert made.shares("chattts")[V1] == 1.0
+        routes.probed(V1, full)
+    assert routes.out(V1) == full, "what the alert ChatTTSVersionOut and /health read"
+    assert routes.shares("chattts")[V1] == 1.0
 
 
 def test_when_all_are_out_the_stable_one_speaks():
-    made = rollout(v1=90, v2=10)
+    routes = rollout(v1=90, v2=10)
     for version in (V1, V2):
         for _ in range(3):
-            made.probed(version, "no answer")
-    assert made.shares("chattts") == {V1: 1.0, V2: 0.0, V3: 0.0}
+            routes.probed(version, "no answer")
+    assert routes.shares("chattts") == {V1: 1.0, V2: 0.0, V3: 0.0}
 
 
 @given(
@@ -160,10 +160,10 @@ def test_when_all_are_out_the_stable_one_speaks():
 )
 def test_shares_always_add_up_and_some_version_answers(events, weights):
     clock = HeldClock(0.0)
-    made = rollout(clock, v1=weights[0], v2=weights[1], v3=weights[2])
+    routes = rollout(clock, v1=weights[0], v2=weights[1], v3=weights[2])
     for version, failed, first_audio_s, pause_s in events:
-        made.ended(version, failed=failed, first_audio_s=first_audio_s)
-        made.probed(version, "trouble" if failed else "")
+        routes.ended(version, failed=failed, first_audio_s=first_audio_s)
+        routes.probed(version, "trouble" if failed else "")
         clock.now += pause_s
-        assert sum(made.shares("chattts").values()) == pytest.approx(1.0)
-        assert made.choose("chattts", "l", "v").id in (V1, V2, V3)
+        assert sum(routes.shares("chattts").values()) == pytest.approx(1.0)
+        assert routes.choose("chattts", "l", "v").id in (V1, V2, V3)

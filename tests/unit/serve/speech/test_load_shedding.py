@@ -194,19 +194,19 @@ def test_what_was_refused_a_moment_ago_is_refused_at_once_in_lanes_no_more_urgen
 
 
 @pytest.mark.parametrize(
-    ("error", "asked"), [(AtCapacity("full", retry_after_s=3.0), 1), (DeadlineUnmeetable("late", retry_after_s=3.0), 5)]
+    ("error", "calls"), [(AtCapacity("full", retry_after_s=3.0), 1), (DeadlineUnmeetable("late", retry_after_s=3.0), 5)]
 )
-def test_a_burst_asks_a_full_engine_once(error: AtCapacity, asked: int):
+def test_a_burst_asks_a_full_engine_once(error: AtCapacity, calls: int):
     speaker = Speaker(fails_at=0, error=error)
     with serving(make_services(speaker, overload=RecentOverload(600))) as live:
         replies = [live.speak() for _ in range(5)]
         assert {reply.status_code for reply in replies} == {429}
         assert {reply.headers["Retry-After"] for reply in replies} == {"3"}
-        assert speaker.opened == asked
+        assert speaker.opened == calls
         live.speak(seed=7)
-        assert speaker.opened == asked + 1, "the cache may have it"
-        for cache in ("no-store", "refresh") if asked == 1 else ():
+        assert speaker.opened == calls + 1, "the cache may have it"
+        for cache in ("no-store", "refresh") if calls == 1 else ():
             assert live.speak(seed=7, cache=cache).status_code == 429
-        assert speaker.opened == asked + 1, "the cache may not answer these"
+        assert speaker.opened == calls + 1, "the cache may not answer these"
         live.speak(priority="interactive")
-        assert speaker.opened == asked + 2
+        assert speaker.opened == calls + 2

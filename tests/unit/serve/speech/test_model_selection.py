@@ -61,9 +61,14 @@ def test_the_version_that_answers_decides_about_languages():
         body = SpeechBody(input="x", model=model, language="zh-CN")
         return selector.apply_to_body(body, caller="anonymous", host="1.2.3.4", voice="nova", strict=False).lost
 
-    one = ModelSelector(rollout(v1=1), {V1: english, V2: both, V3: chinese})
-    assert (lost(one, "chattts"), lost(one, V1), lost(one, V2), lost(one, V3)) == (("language",), ("language",), (), ())
-    assert [one.languages(model) for model in (V1, V2, V3, "chattts", "tts-1", "")] == [
+    models = ModelSelector(rollout(v1=1), {V1: english, V2: both, V3: chinese})
+    assert (lost(models, "chattts"), lost(models, V1), lost(models, V2), lost(models, V3)) == (
+        ("language",),
+        ("language",),
+        (),
+        (),
+    )
+    assert [models.languages(model) for model in (V1, V2, V3, "chattts", "tts-1", "")] == [
         ("en",), ("zh", "en"), ("zh",), ("en",), ("en",), ("en",),
     ]  # fmt: skip
     assert ModelSelector(rollout(v2=3, v1=1), {V1: english, V2: both}).languages("chattts") == ("en",), "whichever is drawn"

@@ -40,22 +40,22 @@ class RemoteClaims:
     """Claims of all replicas."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
+        self.contents: dict[str, bytes] = {}
 
     async def claim(self, name: str, content: bytes, ttl_s: float) -> bytes | None:
-        return await self._answer(lambda: self.kept.setdefault(name, content))
+        return await self._answer(lambda: self.contents.setdefault(name, content))
 
     async def claimed(self, name: str) -> bytes | None:
-        return await self._answer(lambda: self.kept.get(name))
+        return await self._answer(lambda: self.contents.get(name))
 
     async def release(self, name: str) -> None:
-        await self._answer(lambda: self.kept.pop(name, None))
+        await self._answer(lambda: self.contents.pop(name, None))
 
     async def _answer(self, work: Callable[[], bytes | None]) -> bytes | None:
         await later()
-        found = work()
+        answer = work()
         await later()
-        return found
+        return answer
 
 
 class Replicas:
@@ -97,9 +97,9 @@ requests = st.lists(st.tuples(st.integers(0, 1), st.sampled_from([None, "k", "l"
 
 @settings(max_examples=examples(40))
 @given(requests)
-async def test_what_is_cancelled_one_after_the_other_costs_what_was_spoken(asked: list[tuple[int, str | None, int]]):
+async def test_what_is_cancelled_one_after_the_other_costs_what_was_spoken(calls: list[tuple[int, str | None, int]]):
     replicas = Replicas()
-    for replica, key, turns in asked:
+    for replica, key, turns in calls:
         await replicas.cancelled(replicas.speak(replica, key), turns)
         spoken = sum(count if name is None else 1 for name, count in replicas.spoken.items())
         assert await replicas.used() == len(TEXT) * spoken
@@ -109,13 +109,13 @@ async def test_what_is_cancelled_one_after_the_other_costs_what_was_spoken(asked
 @settings(max_examples=examples(40))
 @given(requests)
 async def test_what_is_cancelled_side_by_side_is_never_spoken_unpaid_and_never_paid_twice(
-    asked: list[tuple[int, str | None, int]],
+    calls: list[tuple[int, str | None, int]],
 ):
     """Where nobody of a key has spoken, a charge may be left for its next request: of two that were cancelled at once."""
 
     replicas = Replicas()
-    await asyncio.gather(*(replicas.cancelled(replicas.speak(replica, key), turns) for replica, key, turns in asked))
-    keys, alone = {key for _, key, _ in asked} - {None}, replicas.spoken.get(None, 0)
+    await asyncio.gather(*(replicas.cancelled(replicas.speak(replica, key), turns) for replica, key, turns in calls))
+    keys, alone = {key for _, key, _ in calls} - {None}, replicas.spoken.get(None, 0)
     spoken = alone + sum(key in replicas.spoken for key in keys)
     assert len(TEXT) * spoken <= await replicas.used() <= len(TEXT) * (alone + len(keys))
     for key in keys:
@@ -125,11 +125,11 @@ async def test_what_is_cancelled_side_by_side_is_never_spoken_unpaid_and_never_p
 
 @settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 90)), max_size=5))
-async def test_one_continuation_is_free_however_many_were_cancelled(asked: list[tuple[int, int]]):
+async def test_one_continuation_is_free_however_many_were_cancelled(calls: list[tuple[int, int]]):
     replicas = Replicas()
     await replicas.speak(0, None)
     token = replicas.token
-    for replica, turns in asked:
+    for replica, turns in calls:
         await replicas.cancelled(replicas.speak(replica, None, Resumption(1000, token)), turns)
         assert await replicas.used() == len(TEXT) * max(1, replicas.spoken[None] - 1)
 

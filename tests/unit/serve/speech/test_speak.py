@@ -75,9 +75,9 @@ def test_the_audio_is_the_same_and_so_are_metrics_and_log(stream: bool, caplog):
     caplog.set_level(logging.INFO)
     entry = EntryPoint(Speaker(first_pause_s=0.05))
     began, *pieces, ended = entry.say(seed=7, stream=stream)
-    heard = np.frombuffer(b"".join(pieces), "<i2").astype(np.float32) / 32767
+    samples = np.frombuffer(b"".join(pieces), "<i2").astype(np.float32) / 32767
     assert (began, ended) == (b"<bypass 7>", b"<46 1>")
-    assert np.abs(heard - sine(7, 0, 5 * CHUNK)).max() < 1e-3
+    assert np.abs(samples - sine(7, 0, 5 * CHUNK)).max() < 1e-3
     assert len(pieces) == (5 if stream else 1)
     (stats,) = entry.observer.replies
     assert (stats.outcome, stats.code, stats.streamed, stats.characters) == (Outcome.DONE, "", stream, 12)
@@ -97,7 +97,7 @@ def test_a_full_or_closed_service_refuses_it(caplog):
     entry.services.admission.close()
     with pytest.raises(Draining):
         entry.say()
-    assert [(one.outcome, one.code) for one in entry.observer.replies] == [
+    assert [(reply.outcome, reply.code) for reply in entry.observer.replies] == [
         (Outcome.REFUSED, "overloaded"), (Outcome.REFUSED, "draining"),
     ]  # fmt: skip
     assert entry.speaker.opened == 0
@@ -112,7 +112,7 @@ def test_characters_are_charged_and_audio_is_counted():
     with pytest.raises(ApiError) as refused:
         entry.say()
     assert refused.value.spec.code == "quota_exceeded"
-    assert [one.code for one in entry.observer.replies] == ["", "quota_exceeded"]
+    assert [reply.code for reply in entry.observer.replies] == ["", "quota_exceeded"]
     assert entry.speaker.opened == 1
     assert entry.services.admission.in_flight == 0
 
@@ -128,10 +128,10 @@ def test_an_idempotency_key_is_charged_once_and_is_a_seed():
 
 def test_two_equal_requests_at_once_are_charged_once_or_refused_both():
     async def both(entry: EntryPoint, key: str) -> list[Any]:
-        heard: list[list[bytes]] = [[], []]
-        asked = (say(entry.services, "Hello there.", each.append, entry.caller, key=key) for each in heard)
-        told = await asyncio.gather(*asked, return_exceptions=True)
-        return [error or pieces for error, pieces in zip(told, heard, strict=True)]
+        outputs: list[list[bytes]] = [[], []]
+        calls = (say(entry.services, "Hello there.", output.append, entry.caller, key=key) for output in outputs)
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        return [error or pieces for error, pieces in zip(outcomes, outputs, strict=True)]
 
     for limit, characters in ((11, 0), (24, 12)):
         entry = EntryPoint(quota=Quota(characters_a_day=limit))
@@ -275,7 +275,7 @@ def test_who_comes_while_a_stage_sleeps_is_not_charged_and_may_come_back():
             entry.say()
     entry.services = awake
     assert entry.say()
-    assert [one.code for one in entry.observer.replies] == 3 * ["waking"] + [""]
+    assert [reply.code for reply in entry.observer.replies] == 3 * ["waking"] + [""]
 
 
 def test_what_it_waited_for_a_stage_is_taken_from_the_time_to_its_first_audio():
@@ -302,15 +302,15 @@ def test_every_cue_lasts_and_none_overlaps(lengths, begin):
     for number, length in enumerate(lengths):
         shown.append(Cue(start, start + length, f"cue {number}"))
         start += length
-    found = lasting(shown)
-    assert [cue.text for cue in found] == [cue.text for cue in shown]
-    for cue in found:
+    cues = lasting(shown)
+    assert [cue.text for cue in cues] == [cue.text for cue in shown]
+    for cue in cues:
         stamps = written([cue], "vtt").splitlines()[2].split(" --> ")
         assert stamps[0] < stamps[1], "in the file's own milliseconds"
-    assert all(before.end <= after.start + 1e-6 for before, after in pairwise(found))
+    assert all(before.end <= after.start + 1e-6 for before, after in pairwise(cues))
     if any(length >= 0.5 for length in lengths):
-        assert found[0].start == begin
-        assert found[-1].end == pytest.approx(start, abs=1e-6)
+        assert cues[0].start == begin
+        assert cues[-1].end == pytest.approx(start, abs=1e-6)
 
 
 def test_cues_that_last_keep_their_times():

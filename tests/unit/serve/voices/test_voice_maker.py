@@ -28,8 +28,8 @@ from tests.support.voice_routes import WIDTH, clone, refused, services_with, voi
 
 def test_embeddings_go_in_and_out_as_chattts_writes_them(live: Live):
     string = encode_embedding(draw_embedding(5, WIDTH))
-    made = voices(live, "POST", json={"name": "mine", "embedding": string})
-    assert made.status_code == 201, made.text
+    reply = voices(live, "POST", json={"name": "mine", "embedding": string})
+    assert reply.status_code == 201, reply.text
     assert voices(live, path="/mine").json()["embedding"] == string
     assert voices(live, path="/seed:5").json()["embedding"] == string
     inline = live.speak(voice=f"emb:{string}")
@@ -41,13 +41,13 @@ def test_embeddings_go_in_and_out_as_chattts_writes_them(live: Live):
 
 def test_blends_are_frozen_when_they_are_made(live: Live):
     voices(live, "POST", json={"name": "anna", "seed": 7})
-    made = voices(
+    reply = voices(
         live,
         "POST",
         "/blend",
         json={"name": "both", "blend": [{"voice": "anna", "weight": 3}, {"voice": "alloy", "weight": 1}]},
     )
-    assert made.status_code == 201, made.text
+    assert reply.status_code == 201, reply.text
     embedding = decode_embedding(voices(live, path="/both").json()["embedding"], WIDTH).astype(np.float64)
     exact = 0.75 * draw_embedding(7, WIDTH).astype(np.float64) + 0.25 * draw_embedding(2, WIDTH).astype(np.float64)
     assert np.abs(embedding - exact).max() < 1e-2
@@ -61,9 +61,9 @@ def test_blends_are_frozen_when_they_are_made(live: Live):
 @pytest.mark.slow
 @pytest.mark.parametrize("container", ["WAV", "FLAC", "OGG", "MP3"])
 def test_a_recording_becomes_a_voice(live: Live, speech: tuple[np.ndarray, int], container: str):
-    made = clone(live, written(*speech, container), languages="en, zh", ref_text=SAID.replace("from now on", "100 %"))
-    assert made.status_code == 201, made.text
-    card = made.json()
+    reply = clone(live, written(*speech, container), languages="en, zh", ref_text=SAID.replace("from now on", "100 %"))
+    assert reply.status_code == 201, reply.text
+    card = reply.json()
     assert (card["origin"], card["consent"], card["languages"]) == ("upload", True, ["en", "zh"])
     assert card["reference"]["seconds"] == pytest.approx(len(speech[0]) / speech[1], abs=0.1)
     assert live.speak(voice="me").headers["X-Voice-Id"] == "me@1"
@@ -119,10 +119,10 @@ def test_cloning_is_off_unless_it_is_switched_on(tmp_path: Path):
 
 
 def test_a_voice_is_previewed_in_a_language_the_checkpoint_speaks():
-    heard: list[str] = []
+    texts: list[str] = []
 
     async def stream(request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
-        heard.append(request.text)
+        texts.append(request.text)
         async with aclosing(Speaker().stream(request)) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -133,16 +133,16 @@ def test_a_voice_is_previewed_in_a_language_the_checkpoint_speaks():
     make = partial(VoiceService, library, VoicesConfig(), stream, StepCounter(), model="m", max_prompt=999)
     for speaks in (("en",), ("zh", "en"), ("zh",)):
         asyncio.run(make(speaks=speaks).sampler.preview("anna", ANONYMOUS_CALLER))
-    assert [text.isascii() for text in heard] == [True, False, False]
+    assert [text.isascii() for text in texts] == [True, False, False]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["anna", "anna@1", "alloy", "seed:3", "default", "blend:alloy(1)+ash(1)"])
 def test_every_voice_has_a_preview_and_a_score(live: Live, name: str):
     voices(live, "POST", json={"name": "anna", "seed": 7})
-    heard = voices(live, path=f"/{name}/preview")
-    assert heard.headers["Content-Type"] == "audio/mpeg"
-    samples, rate = soundfile.read(io.BytesIO(heard.content))
+    preview = voices(live, path=f"/{name}/preview")
+    assert preview.headers["Content-Type"] == "audio/mpeg"
+    samples, rate = soundfile.read(io.BytesIO(preview.content))
     assert rate == 24_000
     assert np.abs(samples).max() > 0.01
     score = voices(live, "POST", f"/{name}/score").json()

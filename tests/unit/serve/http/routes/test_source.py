@@ -33,9 +33,9 @@ def test_the_service_hands_out_what_it_runs():
             "LICENSE",
             "pyproject.toml",
         ):
-            found = files.extractfile(f"chattts-serve/{path}")
-            assert found is not None
-            assert found.read() == (PROJECT / path).read_bytes()
+            file = files.extractfile(f"chattts-serve/{path}")
+            assert file is not None
+            assert file.read() == (PROJECT / path).read_bytes()
     sources = [path for room in ("pipeline", "serve") for path in (PROJECT / room).rglob("*.py")]
     assert {f"chattts-serve/{path.relative_to(PROJECT)}" for path in sources} <= names, "every module of the program is in it"
 

@@ -53,7 +53,7 @@ class Room:
     def __init__(self, speaker: Speaker | None = None, config: ConversationsConfig | None = None, **parts: Any) -> None:
         self.speaker, self.observer = speaker or Speaker(chunks=2), Observer()
         self.services = make_speech_services(self.speaker, **{"observer": self.observer, **parts})
-        self.said: list[ConversationEvent] = []
+        self.events: list[ConversationEvent] = []
         self.refusal: Exception | None = None
         self.config = config or ConversationsConfig()
         self.conversation = Conversation(self.services, self.config, RequestContext("talk"), self.emit)
@@ -62,7 +62,7 @@ class Room:
         await asyncio.sleep(0)
         if self.refusal is not None:
             raise self.refusal
-        self.said.append(event)
+        self.events.append(event)
 
     def open(self, name: str = "a", **settings: Any) -> None:
         speech = {**PCM, **settings.pop("speech", {})}
@@ -77,10 +77,12 @@ class Room:
             self.conversation.close(name)
 
     async def over(self, *names: str) -> None:
-        await until(lambda: set(names) <= {one.context for one in self.said if not isinstance(one, PartSpoken | PartSkipped)})
+        await until(
+            lambda: set(names) <= {event.context for event in self.events if not isinstance(event, PartSpoken | PartSkipped)}
+        )
 
     def audio(self, name: str = "a") -> bytes:
-        spoken = [one.event for one in self.said if isinstance(one, PartSpoken) and one.context == name]
+        spoken = [entry.event for entry in self.events if isinstance(entry, PartSpoken) and entry.context == name]
         return b"".join(event.data for event in spoken if isinstance(event, Audio))
 
     @property
@@ -160,12 +162,12 @@ async def test_a_context_says_what_it_speaks_in_order():
         await room.conversation.add("a", "  Two.")
         room.conversation.close("a")
         await room.over("a")
-    kinds = [type(one.event if isinstance(one, PartSpoken) else one) for one in room.said]
+    kinds = [type(event.event if isinstance(event, PartSpoken) else event) for event in room.events]
     assert kinds == [Started, Audio, Audio, Finished] * 2 + [ContextClosed]
     assert room.texts == ["One. ", "  Two."]
     assert [request.request_id for request in room.speaker.requests] == ["talk.0.0", "talk.0.1"]
-    assert room.said[4].part.start == 5
-    assert room.said[-1] == ContextClosed("a", pytest.approx(0.8))
+    assert room.events[4].part.start == 5
+    assert room.events[-1] == ContextClosed("a", pytest.approx(0.8))
     assert [stats.outcome for stats in room.observer.replies] == [Outcome.DONE] * 2
 
 
@@ -203,7 +205,7 @@ async def test_what_has_nothing_to_say_is_skipped_and_the_context_goes_on():
         room.open()
         await room.say("...", "Words.", closes=True)
         await room.over("a")
-    skipped, started, *_ = room.said
+    skipped, started, *_ = room.events
     assert isinstance(skipped, PartSkipped)
     assert skipped.part.text == "..."
     assert (started.number, started.part.start) == (1, 3)
@@ -222,9 +224,9 @@ async def test_a_failure_ends_its_context_alone():
             await room.conversation.add("a", "more")
         await room.over("b")
         room.open("a")
-    failed = next(one for one in room.said if isinstance(one, ContextFailed))
+    failed = next(event for event in room.events if isinstance(event, ContextFailed))
     assert (failed.context, failed.number) == ("a", 0)
-    assert any(isinstance(one, ContextClosed) and one.context == "b" for one in room.said)
+    assert any(isinstance(event, ContextClosed) and event.context == "b" for event in room.events)
     assert room.observer.replies[0].outcome is Outcome.CUT
 
 
@@ -234,15 +236,15 @@ def test_a_cancel_at_any_point_leaves_nothing_behind(after, played_s):
     async def work(room: Room) -> None:
         room.open()
         await room.say("One two. ", "Three four. ")
-        await until(lambda: len(room.said) >= min(after, 8))
-        if isinstance(room.said[-1] if room.said else None, ContextClosed):
+        await until(lambda: len(room.events) >= min(after, 8))
+        if isinstance(room.events[-1] if room.events else None, ContextClosed):
             return
         await room.conversation.cancel("a", played_s)
         assert room.is_quiet
-        said = len(room.said)
+        count = len(room.events)
         await asyncio.sleep(0.005)
-        assert len(room.said) == said, "nothing follows"
-        assert isinstance(room.said[-1], ContextCancelled)
+        assert len(room.events) == count, "nothing follows"
+        assert isinstance(room.events[-1], ContextCancelled)
         room.open("a")
 
     room = talk(work)
@@ -253,11 +255,11 @@ async def test_an_interruption_says_what_was_heard():
     async with talking() as room:
         room.open()
         await room.say("One two three. ")
-        await until(lambda: len(room.said) == 4)
+        await until(lambda: len(room.events) == 4)
         await room.conversation.cancel("a", 0.1)
-    heard = room.said[-1].played
-    assert (heard.played_s, heard.characters, heard.words, heard.is_exact) == (0.1, 3, 1, False)
-    assert room.observer.unheard == [heard.unheard_steps] == [round(0.3 * 46.875)]
+    played = room.events[-1].played
+    assert (played.played_s, played.characters, played.words, played.is_exact) == (0.1, 3, 1, False)
+    assert room.observer.unheard == [played.unheard_steps] == [round(0.3 * 46.875)]
 
 
 async def test_what_is_sent_and_still_playing_can_be_interrupted_once():
@@ -266,8 +268,8 @@ async def test_what_is_sent_and_still_playing_can_be_interrupted_once():
         await room.conversation.cancel("a", 0.1)
         with pytest.raises(ApiError, match="no context"):
             await room.conversation.cancel("a", 0.1)
-    assert room.said[-1].played.played_s == 0.1
-    assert room.said[-1].played.unheard_steps == round(0.3 * 46.875)
+    assert room.events[-1].played.played_s == 0.1
+    assert room.events[-1].played.unheard_steps == round(0.3 * 46.875)
 
 
 async def test_many_contexts_leave_no_more_than_a_few_behind():
@@ -284,7 +286,7 @@ async def test_the_next_part_waits_until_no_more_than_the_lead_is_unplayed():
     async with talking() as room:
         room.open(lead_s=0.25)
         await room.say("One.", "Two.", "Three.")
-        await until(lambda: len(room.said) >= 4)
+        await until(lambda: len(room.events) >= 4)
         assert room.texts == ["One."], "0.4 s were sent, and 0.25 s may be ahead"
         await until(lambda: len(room.texts) == 2)
         room.conversation.leave()
@@ -299,8 +301,8 @@ async def test_a_pause_ends_a_part_if_the_context_says_so():
         room.open("b")
         for name in ("a", "b"):
             await room.conversation.add(name, "Some words")
-        await until(lambda: len(room.said) >= 4)
-        assert {one.context for one in room.said} == {"a"}
+        await until(lambda: len(room.events) >= 4)
+        assert {event.context for event in room.events} == {"a"}
 
 
 async def test_draining_speaks_what_was_flushed_and_opens_nothing():
@@ -356,7 +358,7 @@ async def test_a_part_is_refused_as_its_request_would_be():
         await room.conversation.add("a", "x" * 30)
         room.conversation.close("a")
         await room.over("a")
-        (failed,) = room.said
+        (failed,) = room.events
         assert "max_text_chars" in str(failed.error)
 
 
@@ -370,7 +372,7 @@ async def test_parts_are_charged_and_end_when_the_quota_is_used_up():
         await room.say(*["Hello"] * 3)
         await room.over("a")
     assert room.texts == ["Hello"]
-    assert room.said[-1].error.spec.code == "quota_exceeded"
+    assert room.events[-1].error.spec.code == "quota_exceeded"
 
 
 @pytest.mark.parametrize("refusal", [ClientLeft(), ReaderStalled("reads nothing")])

@@ -78,8 +78,8 @@ def code_of(raw: bytes, most: int = 1500) -> str:
 @given(NESTED, st.booleans(), st.integers(1, 9))
 def test_every_value_is_counted_and_no_sign_within_a_text(value: Any, ascii_only: bool, piece: int):
     raw = json.dumps(value, ensure_ascii=ascii_only, indent=1 if piece % 2 else None).encode()
-    found = [len(one) for one in containers(value)]
-    count = len(found) + sum(max(0, size - 1) for size in found)  # brackets and commas
+    sizes = [len(container) for container in containers(value)]
+    count = len(sizes) + sum(max(0, size - 1) for size in sizes)  # brackets and commas
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_size, "PIECE", piece)
         assert code_of(raw, count) == ""
