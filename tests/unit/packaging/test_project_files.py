@@ -330,7 +330,7 @@ def test_keys_are_added_and_listed(installed: Installed):
 
 
 @pytest.mark.slow
-def test_it_speaks(installed: Installed):
+def test_the_installed_package_speaks(installed: Installed):
     installed.run("chattts-serve", "say", "One two.", "--seed", "1", "-o", "hello.wav")
     with wave.open(str(installed.elsewhere / "hello.wav")) as file:
         assert file.getnframes() > 0.3 * file.getframerate()

@@ -401,7 +401,7 @@ def test_its_capabilities_are_those_an_export_writes():
     assert {STAND_INS[tag] for tag in {*capabilities.control_tags} - speeds - {*EVENTS}} == {","}, "its other tags are pauses"
 
 
-def test_it_is_small_and_in_half_precision():
+def test_the_demo_checkpoint_is_small_and_in_half_precision():
     assert sum(path.stat().st_size for path in FOUND) <= MOST_BYTES
     assert max(path.stat().st_size for path in FOUND) <= MOST_BYTES_OF_A_FILE
     for path in FOUND:

@@ -270,7 +270,7 @@ arrivals = st.lists(
 
 @settings(max_examples=examples(60))
 @given(arrivals, st.integers(1, 4), st.integers(0, 3))
-def test_who_is_admitted_is_served_and_heard_as_promised(coming, slots, max_preempted):
+def test_admitted_requests_keep_their_promise(coming, slots, max_preempted):
     """Lengths known, time without noise: then the promise holds exactly, give or take the round that was under way."""
 
     def work() -> None:
@@ -358,7 +358,7 @@ def test_an_idle_engine_takes_whoever_comes_however_slow_it_last_was():
     inside_a_loop(work)
 
 
-def test_one_long_stop_is_not_a_slow_engine():
+def test_a_single_long_pause_does_not_raise_the_step_time():
     step_s = ClippedEwma(EWMA_WEIGHT, 0.0, most_times=MOST_TIMES)
     step_s.add(STEP_S)
     step_s.add(3600.0)
@@ -368,7 +368,7 @@ def test_one_long_stop_is_not_a_slow_engine():
     assert step_s.value > 9 * STEP_S, "one that stays slow is"
 
 
-def test_nobody_is_let_in_before_somebody_who_would_then_be_late():
+def test_admission_makes_no_waiting_request_late():
     def work() -> None:
         sim = Simulation(slots=1)
         sim.submit(claimed(Lane.STANDARD, steps=100))

@@ -128,7 +128,7 @@ class Engine:
             self.scheduler.check()
 
 
-def test_who_would_slow_the_listeners_down_waits_and_is_served():
+def test_a_request_that_would_slow_listeners_waits_and_is_served():
     async def work() -> None:
         engine = Engine()
         for number in range(30):

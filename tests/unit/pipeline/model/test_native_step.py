@@ -158,7 +158,7 @@ def per_slot(values: st.SearchStrategy[object]) -> st.SearchStrategy[list[object
     levels=st.sampled_from([1, 2, 3, 10, 0]),
     size=st.sampled_from([1e-3, 1.0, 30.0]),
 )
-def test_it_draws_what_torch_draws(
+def test_native_draws_equal_torchs(
     demo, seed, temperatures, top_ps, top_ks, penalties, min_steps, from_noise, texts, levels, size
 ):
     """Random logits, and logits of few levels: ties in every filter. Equal logits, both zeros and the end among them."""
@@ -188,7 +188,7 @@ def test_it_draws_what_torch_draws(
     assert not bench.slots.broken.any()
 
 
-def test_who_has_made_a_step_moves_on_and_nobody_else(demo):
+def test_only_active_slots_advance(demo):
     bench = make_bench(demo, 3)
     slots = bench.slots
     slots.hidden[0, CODE_VOCAB - 1] = 100.0  # this one ends
@@ -276,7 +276,7 @@ def test_a_full_slots_position_stays_in_range(demo):
     assert bench.slots.positions.max() == POSITIONS - 1
 
 
-def test_nobody_active_is_a_step_of_nothing(demo):
+def test_a_step_without_active_slots_changes_nothing(demo):
     bench = make_bench(demo, 1, active=torch.zeros(SLOTS, dtype=torch.bool))
     hidden = bench.slots.hidden.clone()
     bench.step(0)

@@ -57,7 +57,7 @@ def random(*shape: int, seed: int) -> torch.Tensor:
 
 @settings(max_examples=examples(15))
 @given(size=sizes, seed=st.integers(0, 2**20), dtype=st.sampled_from(DTYPES))
-def test_it_is_torchs_product_whole_or_in_summands(size, seed, dtype):
+def test_the_product_equals_torchs_whole_or_in_summands(size, seed, dtype):
     rows, outputs, inputs = size
     weight, x = random(outputs, inputs, seed=seed), random(rows, inputs, seed=seed + 1).to(dtype)
     product, expected = Int8Product(weight), QuantisedLinear(weight)(x)

@@ -284,7 +284,7 @@ def test_a_store_that_was_emptied_is_followed(outage: Outage):
     assert outage.mirror.newest() == {"dora": "first again"}
 
 
-def test_one_bad_record_is_left_out_and_counted(store: Store):
+def test_a_bad_record_is_skipped_and_counted(store: Store):
     def number(key: str, version: int, value: bytes) -> float:
         return 6 // int(value) if key != "worse" else value[0]  # raises a ValueError, an arithmetic error or an IndexError
 

@@ -412,7 +412,7 @@ def hanging() -> Iterator[Hanging]:
     store.go_on.set()
 
 
-def test_who_waits_for_a_refresh_of_another_thread_hears_so_soon(hanging: Hanging):
+def test_a_refresh_beside_one_of_another_thread_is_refused(hanging: Hanging):
     mirror = Mirror(hanging, "voices", lambda key, version, value: value)  # type: ignore[arg-type]
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(mirror.refresh)

@@ -129,7 +129,7 @@ def test_what_the_system_refuses_is_one_line(error, line, monkeypatch, capsys: p
     assert capsys.readouterr().err.splitlines() == [line]
 
 
-def test_who_reads_no_further_is_no_traceback():
+def test_a_closed_pipe_is_no_traceback():
     command = f"set -o pipefail; {sys.executable} -m serve.commands config show dev | head -1"
     done = subprocess.run(["bash", "-c", command], cwd=PROJECT, capture_output=True, text=True, check=False)
     assert done.stderr == ""

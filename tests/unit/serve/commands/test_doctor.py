@@ -49,7 +49,7 @@ def test_a_folder_that_cannot_be_written_is_named_by_its_key(tmp_path: Path):
     assert doctor.folders(AppConfig()).status is Status.FINE
 
 
-def test_it_looks_at_everything_and_speaks_json(demo_root: Path):
+def test_doctor_checks_everything_and_writes_json(demo_root: Path):
     done = run("configs/dev.yaml", "--json")
     report = json.loads(done.stdout)
     looked_at = {finding["check"] for finding in report["findings"]}

@@ -91,7 +91,7 @@ def test_a_token_chosen_outside_is_kept(run: Run, chosen: dict[str, str]):
     assert str(run.token) not in environment.values()
 
 
-def test_who_chooses_no_token_is_told_what_that_means(run: Run):
+def test_a_start_without_token_warns(run: Run):
     environment = start.environment_of({"RAY_AUTH_MODE": "disabled"}, run, is_plain=True)
     assert start.token_of(environment) is None
     with socket.create_server(("0.0.0.0", 0)):

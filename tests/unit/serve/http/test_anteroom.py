@@ -118,7 +118,7 @@ def test_what_follows_the_first_message_waits_for_the_key(store: Store) -> None:
 
 
 @pytest.mark.parametrize("header", ["X-Chattts-Client", "X-Forwarded-For"])
-def test_who_names_other_addresses_has_the_places_of_one(store: Store, header: str) -> None:
+def test_forged_addresses_share_the_places_of_one_address(store: Store, header: str) -> None:
     add(store)
     with guarded(Authenticator(ring_of(store))) as live, ExitStack() as waiting:
         for number in range(anteroom.MOST_OF_AN_ADDRESS):

@@ -87,7 +87,7 @@ MESSAGES: dict[str, tuple[str, list[bytes]]] = {
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_one_hostile_socket_stalls_nobody_and_has_little_held(server: StallServer, name: str) -> None:
+def test_a_hostile_socket_stalls_nobody_and_costs_little_memory(server: StallServer, name: str) -> None:
     path, frames = MESSAGES[name]
 
     def attack() -> None:

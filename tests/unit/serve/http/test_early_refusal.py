@@ -49,7 +49,7 @@ def ask(
 
 
 @pytest.mark.parametrize("path", ["/v1/audio/speech", "/tts/v1/audio/speech"])
-def test_it_is_refused_and_counted_as_the_route_would(path):
+def test_an_early_refusal_is_counted_as_one_of_the_route(path):
     services = full()
     start, body = ask(services, path=path)
     headers, error = dict(start["headers"]), json.loads(body["body"])["error"]
@@ -150,7 +150,7 @@ def test_bodies_that_do_not_come_keep_nobody_out(monkeypatch):
     assert asyncio.run(slow_ones()) == set()
 
 
-def test_who_waits_at_the_check_passes_when_one_that_passed_needs_no_place(monkeypatch):
+def test_a_waiting_request_takes_a_freed_place(monkeypatch):
     monkeypatch.setattr(admission_check, "SOON_S", 60.0)
 
     async def one_leaves() -> int:

@@ -98,7 +98,7 @@ def test_without_a_configuration_it_is_haproxy_itself():
     assert output.startswith("HAProxy version")
 
 
-def test_it_starts_without_ray():
+def test_the_module_for_reloads_imports_no_ray():
     """Each reload waits for it."""
     code = "import serve.http.haproxy, sys; print(sorted({'ray', 'fastapi', 'pydantic', 'yaml'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
@@ -279,7 +279,7 @@ def test_serves_manager_reloads_it_and_streams_go_on(folder, monkeypatch):
         asyncio.run(asyncio.wait_for(reload_during_a_stream(port), 100))
 
 
-def test_it_frees_its_port_when_its_manager_is_killed_and_ends_what_it_was_sending(folder):
+def test_haproxy_frees_its_port_when_its_manager_is_killed(folder):
     code = (
         "import asyncio, sys; from pathlib import Path; from tests.support.haproxy import manager\n"
         "async def run():\n"

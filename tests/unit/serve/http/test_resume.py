@@ -400,7 +400,7 @@ def test_claims_take_no_more_room_than_their_records(tmp_path: Path):
     asyncio.run(play())
 
 
-def test_it_is_counted():
+def test_a_resumed_reply_is_counted():
     with serving(make_services(Speaker(), observer=(observer := RecordingObserver()))) as live:
         first = post(live, {})
         assert [resumed(live, first, at, {}).status_code for at in (10, len(first.content))] == [206, 416]

@@ -123,7 +123,7 @@ def test_what_was_spoken_before_a_failure_is_read_before_the_cut():
 @pytest.mark.parametrize(
     ("limits", "code"), [({"stall_timeout_s": 0.3}, "reader_stalled"), ({"total_timeout_s": 1.0}, "timeout")]
 )
-def test_who_reads_nothing_or_takes_too_long_is_cut_after_its_speech_is_complete(limits: dict[str, float], code: str):
+def test_slow_readers_are_cut_after_their_speech_is_complete(limits: dict[str, float], code: str):
     observer = RecordingObserver()
     services = make_services(Speaker(**LONG), LimitsConfig(max_in_flight=1, **limits), observer=observer)
     with serving(services) as live:

@@ -94,7 +94,7 @@ def is_open(live: Live, client: socket.socket) -> bool:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "socket"])
 @pytest.mark.parametrize("size", [0, 1])
-def test_who_takes_nothing_or_a_byte_at_a_time_is_cut(live: Live, kind: str, size: int) -> None:
+def test_a_client_that_reads_nothing_or_byte_by_byte_is_cut(live: Live, kind: str, size: int) -> None:
     with requested(live, kind) as client:
         assert client.recv(16).startswith(b"HTTP/1.1 200")
         ends_at = time.monotonic() + 60
@@ -132,7 +132,7 @@ def test_a_reader_that_takes_its_time_has_everything(live: Live, kind: str) -> N
         (MEAN_BYTES, LEAST_BYTES - 1, 2),
     ],
 )
-def test_who_takes_too_little_in_a_limit_or_on_average_is_let_go(
+def test_a_client_below_the_least_rate_is_cut(
     monkeypatch: pytest.MonkeyPatch, first: int, then: int, limits: int | None
 ) -> None:
     """Bytes that are taken in each limit; in how many limits that is too little. The clock does not matter."""

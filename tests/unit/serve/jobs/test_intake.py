@@ -239,7 +239,7 @@ async def test_no_way_into_the_queue_passes_a_limit(tmp_path: Path, config: dict
 
 
 @pytest.mark.parametrize("most", [{"MOST_KEPT": 3}, {}])
-async def test_one_key_fills_its_share_and_leaves_room_to_others(tmp_path: Path, most: dict[str, int]):
+async def test_a_key_fills_no_more_than_its_share_of_the_queue(tmp_path: Path, most: dict[str, int]):
     clients = Clients(tmp_path, quota=100_000)
     first = await clients.create()
     for replica in clients.services:
@@ -282,7 +282,7 @@ class Settling(LocalQuotas):
 
 @pytest.mark.parametrize("died_at", ["text", "queued", "removal"])
 @pytest.mark.parametrize("cleared_by", ["upkeep", "an equal request"])
-async def test_who_removes_a_claim_of_the_dead_takes_its_charge_back(tmp_path: Path, died_at: str, cleared_by: str):
+async def test_removing_a_dead_claim_refunds_its_charge(tmp_path: Path, died_at: str, cleared_by: str):
     clients = Clients(tmp_path)
     quotas = Settling()
     clients.caller = replace(clients.caller, quotas=quotas)
@@ -336,7 +336,7 @@ async def test_a_part_that_is_there_already_is_not_charged_again(tmp_path: Path)
 
 
 @pytest.mark.parametrize("status", [JobStatus.DELETED, JobStatus.ACCEPTING])
-async def test_who_finds_what_a_crash_left_removes_nothing_that_began_anew(tmp_path: Path, status: JobStatus):
+async def test_removing_what_a_crash_left_spares_a_new_job(tmp_path: Path, status: JobStatus):
     """Another replica removes it too, and accepts an equal request, between the look and the removal of this one."""
     clients = Clients(tmp_path)
     job, (here, there) = await clients.create(key="once"), clients.services

@@ -27,7 +27,7 @@ def one_out(caplog: pytest.LogCaptureFixture) -> dict:
     return line
 
 
-def test_one_line_in_and_one_out_with_what_the_stages_did(live: Live, caplog):
+def test_a_request_logs_one_received_and_one_finished_line(live: Live, caplog):
     caplog.set_level(logging.INFO)
     assert live.speak(input="Hello there. And here.", voice="calm", user="canary").status_code == 200
     out = one_out(caplog)

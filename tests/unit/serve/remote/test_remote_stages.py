@@ -187,7 +187,7 @@ def test_a_segment_goes_on_exactly_wherever_its_replicas_die(lives, last, sample
     assert replicas.cancelled == len(replicas.calls) == len(answers) + 1, "every call is closed"
 
 
-def test_one_that_is_listened_to_is_urgent_and_has_its_place():
+def test_a_continued_segment_is_urgent_and_admitted():
     prompt = replace(make_prompt(), scheduling=SchedulingParams(Lane.STANDARD, first_audio_s=3.0))
     replicas = Replicas([*spoken([8], samples=False)[:1], ActorDiedError()], spoken([8], samples=False))
     listen(replicas, prompt)
@@ -208,7 +208,7 @@ def test_another_build_does_not_go_on_with_it():
     assert len(replicas.calls) == 2
 
 
-def test_it_ends_with_the_last_replica_it_may_ask():
+def test_failing_over_ends_with_the_last_replica():
     begun = [*spoken([8], samples=False)[:1], ActorDiedError()]
     replicas = Replicas(*[begun] * (2 + MOST_FAIL_OVERS))
     with pytest.raises(EngineDead):

@@ -107,7 +107,7 @@ async def test_the_next_wake_is_expected_to_take_as_long_as_the_last():
     assert refused.value.retry_after_s == 8.0
 
 
-async def test_who_has_the_time_waits_for_all_stages_and_who_has_not_is_refused_at_once():
+async def test_a_request_waits_for_waking_stages_within_its_deadline_alone():
     text, acoustic = Deployment(), Deployment()
     wakes, clock = waking(text=text, acoustic=acoustic)
     with pytest.raises(StageAsleep):
@@ -123,7 +123,7 @@ async def test_who_has_the_time_waits_for_all_stages_and_who_has_not_is_refused_
     assert (text.calls, acoustic.calls) == (1, 1)
 
 
-async def test_who_leaves_takes_nobodys_wake_away():
+async def test_a_client_that_leaves_cancels_no_waking():
     text = Deployment()
     wakes, clock = waking(text=text)
     short = asyncio.create_task(wakes.wait(["text"], FIRST_GUESS_S))

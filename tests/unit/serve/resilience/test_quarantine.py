@@ -232,7 +232,7 @@ TOGETHER = "x a 0 1, y a 0 1, x b 1.1 2, y b 1.1 2"
         ("x a 0 1, x b 0.5 2, x b 1.5 2.5", "x", "x"),
     ],
 )
-def test_who_is_suspicious_and_who_is_to_blame(calls: str, suspicious: str, poisonous: str):
+def test_suspicion_and_blame_of_requests(calls: str, suspicious: str, poisonous: str):
     log = log_of(calls)
     assert "".join(digest for digest in "xyz" if log.is_suspicious(digest.encode())) == suspicious
     assert log.poisonous() == {digest.encode() for digest in poisonous}

@@ -125,7 +125,7 @@ def looks(ladder: DegradationLadder, clock: HeldClock, seconds: int, fullness: f
     return levels
 
 
-def test_it_adds_steps_while_full_and_removes_them_by_itself():
+def test_degradation_steps_are_added_under_load_and_removed_after_it():
     clock = HeldClock(0.0)
     ladder = DegradationLadder(CONFIG, clock=clock)
     levels = looks(ladder, clock, 100, FULL)
@@ -152,7 +152,7 @@ def test_a_slow_engine_adds_steps_but_no_refusal():
     st.lists(st.tuples(st.floats(0, 1), st.floats(0, 3), st.floats(0.1, 20)), max_size=200),
     st.lists(st.sampled_from(DegradationStep), unique=True),
 )
-def test_it_never_changes_faster_than_its_hysteresis_and_always_comes_back(weather, steps):
+def test_degradation_obeys_its_hysteresis_and_ends(weather, steps):
     ordered = tuple(step for step in DegradationStep if step in steps)
     config = DegradeConfig(steps=ordered, version="small@v1")
     clock = HeldClock(0.0)

@@ -263,7 +263,7 @@ def test_a_pause_longer_than_the_audio_so_far_is_a_stall():
     assert entry.observer.replies[0].stalled_s > 0.3
 
 
-def test_who_comes_while_a_stage_sleeps_is_not_charged_and_may_come_back():
+def test_a_refusal_during_waking_is_not_charged():
     entry = EntryPoint(quota=Quota(characters_a_day=12))
 
     async def asleep(request: SynthesisRequest) -> float:

@@ -106,7 +106,7 @@ async def test_a_request_during_the_end_of_an_abandoned_measure_begins_another(t
     assert (await gains(measure, "seed:7"))["seed:7"] < 0
 
 
-async def test_who_begins_a_measure_pays_it_and_who_cannot_pay_fails_alone(tmp_path: Path):
+async def test_the_first_caller_pays_for_measuring_a_voice(tmp_path: Path):
     quotas, speaker, sentence = LocalQuotas(), Speaker(first_pause_s=0.01), len(PREVIEW_TEXT["en"])
     poor, first, second = (
         Caller(name, quota=Quota(characters_a_day=most, audio_s_a_minute=1e6), quotas=quotas)
