@@ -53,7 +53,6 @@ async def _with_text(form: FormData) -> FormData:
     for place, (name, value) in enumerate(items):
         if isinstance(value, UploadFile) and (value.content_type or "").partition(";")[0].strip() == JSON:
             items[place] = name, (await value.read(FORM_ROOM)).decode()
-            await value.close()
     if sum(isinstance(value, UploadFile) for _, value in items) > 1:
         raise MultiPartException("two files")
     return FormData(items)
