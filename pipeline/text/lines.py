@@ -35,7 +35,7 @@ _OPEN_WORDS = _words("""
     not very so too more most much many such only just also even both either neither
 """)
 _JOINING = _words("and but or so because while when where which who that if as than though although since until unless")
-_LEADING = _words("in on at to for from with by of about into over under between through during without within against")
+_LEADING = _words("in on at to for from with by about into over under between through during without within against")
 _JOINING_CHINESE = (
     "而且",
     "并且",
@@ -72,8 +72,8 @@ def breath(before: str, after: str) -> int:
         if first in _NO_BEGINNING or first in _NO_PAUSE or last in _OPEN_CHINESE:
             return 3 if last in "万亿" else 0
         return 3 if after.startswith(_JOINING_CHINESE) or last in "万亿" else 1
-    word, following = before.split()[-1].lower(), after.split()[0].lower()
-    if word in _OPEN_WORDS or _TITLE.search(before[-8:]):
+    name, word, following = before.split()[-1], before.split()[-1].lower(), after.split()[0].lower()
+    if word in _OPEN_WORDS or _TITLE.search(before[-8:]) or (name[0].isupper() and (first.isupper() or following == "of")):
         return 0
     if following in _JOINING or word in _SCALES:
         return 3

@@ -48,6 +48,17 @@ def test_a_paragraph_loses_no_letter_and_no_part_is_too_long(sentences: list[str
     assert all(0 < len(part) <= MOST for part in parts)
 
 
+WHOLE = ("$1,234.50", "Dr. Smith", "May 5, 2024", "1,234,567", "the United States of America", "2024年5月6日")
+
+
+@pytest.mark.parametrize("phrase", WHOLE)
+def test_a_long_sentence_is_cut_beside_a_phrase(phrase: str):
+    filler = "好大海山水" if phrase.endswith("日") else "word "
+    for count in range(54, 60) if phrase.endswith("日") else range(90, 120):
+        long = f"{filler * count}{phrase} {filler * 60}."
+        assert any(phrase in part for part in cut_paragraph(long)), count
+
+
 def test_parts_are_whole_sentences():
     sentence = "This sentence has about fifty letters in its words. "
     parts = list(cut_paragraph(sentence * 9))

@@ -139,6 +139,7 @@ def test_a_part_does_not_end_in_what_a_model_thinks():
 @pytest.mark.parametrize(("before", "after", "rank"), [
     ("a place that the", "engineer", 0), ("and in a", "place", 0), ("it rained", "and we", 3), ("two million", "three", 3),
     ("the old boat", "in the", 2), ("特别长", "的句子", 0), ("他来了", "而且说", 3), ("Dr.", "Smith", 0), ("room 5", "b", 0),
+    ("the United", "States", 0), ("the States", "of America", 0),
 ])  # fmt: skip
 def test_where_a_speaker_breathes(before: str, after: str, rank: int):
     assert breath(before, after) == rank
@@ -151,8 +152,9 @@ def test_a_line_goes_on_by_its_end_and_the_next_beginning():
 
 
 @pytest.mark.parametrize("line", [
-    "**Ben:** Hi.", "**Ben**: Hi.", "*Ben*: Hi.", "__Ben__: Hi.", "Ben:Hi.", "[Ben]: Hi.", "<Ben> Hi.", "- Ben: Hi.", "1. Ben: Hi.",
-    "“Ben”: Hi.", "Ben (quietly): Hi.", "**Ben (quietly):** Hi.", "**Ben** *(quietly)*: Hi.", "Ben [sighs]: Hi.", "BEN: Hi.",
+    "**Ben:** Hi.", "**Ben**: Hi.", "*Ben*: Hi.", "__Ben__: Hi.", "Ben:Hi.", "[Ben]: Hi.", "<Ben> Hi.", "- Ben: Hi.",
+    "1. Ben: Hi.", "“Ben”: Hi.", "Ben (quietly): Hi.", "**Ben (quietly):** Hi.", "**Ben** *(quietly)*: Hi.",
+    "Ben [sighs]: Hi.", "BEN: Hi.",
     "> Ben: Hi.", "### Ben: Hi.", "【Ben】：Hi.", "Ben（小声）：Hi.", "`Ben`: Hi.",
 ])  # fmt: skip
 def test_a_name_is_found_as_models_write_it(line: str):
