@@ -177,8 +177,8 @@ class CrossOriginMiddleware:
         self._policy = policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        policy = self._policy()
-        if scope["type"] != "http" or not policy.origins:
+        policy = self._policy() if scope["type"] == "http" else None
+        if policy is None or not policy.origins:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)

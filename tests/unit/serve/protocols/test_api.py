@@ -1,8 +1,13 @@
 """The routes on a real socket, over fakes."""
 
+import asyncio
+from typing import Any
+
 import pytest
 import requests
 
+from serve.http.services import Services
+from serve.protocols.api import create_api
 from tests.support.live_server import CANARY, error_of
 
 
@@ -40,3 +45,21 @@ def test_unknown_routes_and_methods_keep_the_envelope(live, method, path, status
     assert (reply.status_code, error_of(reply)["code"]) == (status, code)
     if status == 405:
         assert reply.headers["Allow"]
+
+
+def test_the_routes_start_before_the_services_are_built():
+    """Serve opens an ingress replica's application while its parts are still being built."""
+
+    def services() -> Services:
+        raise AssertionError("there are none yet")
+
+    messages, replies = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}], []
+
+    async def receive() -> dict[str, str]:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        replies.append(message["type"])
+
+    asyncio.run(create_api(services)({"type": "lifespan"}, receive, send))
+    assert replies == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
