@@ -7,7 +7,6 @@ Never: quantities, dates, telephone numbers
 
 import re
 
-from pipeline.text.normalize.chinese import plain_chinese
 from pipeline.text.normalize.latin import VOWEL, camel_words, join_words, latin_word, letters
 from pipeline.text.normalize.numbers import integer, spell
 from pipeline.text.normalize.options import Language
@@ -36,7 +35,7 @@ def address_words(written: str, language: Language) -> str:
         elif part in ADDRESS_SIGNS:
             spoken.append(ADDRESS_SIGNS[part][language == "zh"])
         elif "\u4e00" <= part[0] <= "\u9fff":
-            spoken.append(plain_chinese(part, replace_homophones=False))
+            spoken.append(part)
     return join_words(spoken)
 
 
@@ -117,7 +116,7 @@ def _name_words(name: str, language: Language) -> list[str]:
         if part.isdigit():
             words.append(integer(part, language))
         else:
-            words.append(camel_words(part) if part.isascii() else plain_chinese(part, replace_homophones=False))
+            words.append(camel_words(part) if part.isascii() else part)
     return words
 
 

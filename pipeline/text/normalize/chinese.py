@@ -1,7 +1,7 @@
-"""Chinese: simplifies runs of characters, replaces those that ChatTTS misreads, and recognises what is not Mandarin.
+"""Chinese: cuts runs of characters into words, replaces those that ChatTTS misreads, and recognises what is not Mandarin.
 
-In:    a run of Chinese characters
-Out:   a run of Chinese characters, of the same length if OpenCC keeps it
+In:    a run of simplified characters
+Out:   its words, of the same length together
 Owns:  OpenCC's tables and ChatTTS's homophones, read once
 Never: numbers, signs
 """
@@ -56,18 +56,9 @@ def homophones() -> dict[int, str]:
     return {ord(rare): common for rare, common in table.items()}
 
 
-def plain_chinese(run: str, *, replace_homophones: bool) -> str:
-    """Returns the run in simplified characters; with `replace_homophones`, rare ones become common ones of the same sound."""
-    simplified = str(simplifier().convert(run))
-    if len(simplified) == len(run):  # true for every phrase of the table
-        simplified = "".join(map(_within_reach, run, simplified))
-    return simplified.translate(homophones()) if replace_homophones else simplified
-
-
 def chinese_words(run: str, *, replace_homophones: bool) -> list[str]:
-    """Returns plain_chinese of a run, word by word; the whole run as one if its length changes."""
-    simplified = plain_chinese(run, replace_homophones=False)
-    words = words_of(simplified) if len(simplified) == len(run) else [simplified]
+    """Returns the words of a run in simplified characters; with `replace_homophones`, rare characters become common ones."""
+    words = words_of(run)
     return [word.translate(homophones()) for word in words] if replace_homophones else words
 
 
@@ -80,8 +71,3 @@ def dialect_sentences(text: str) -> list[tuple[int, int]]:
 def is_chinese(text: str) -> bool:
     """True if all characters of a text are Chinese."""
     return all(FIRST <= character <= LAST for character in text)
-
-
-def _within_reach(traditional: str, simplified: str) -> str:
-    """Returns the simplified form, or the traditional one if that is outside the block the model knows."""
-    return simplified if FIRST <= simplified <= LAST else traditional

@@ -46,10 +46,10 @@ def shadow(text: str) -> str:
 
 
 def _simplified(text: str) -> str:
-    """Returns the text in simplified characters, of those that the model knows; unchanged if a phrase changed its length."""
+    """Returns the text in simplified characters, of those that the model knows; by phrases, where these keep its length."""
     simple = str(simplifier().convert(text))
-    if simple == text or len(simple) != len(text):
-        return text
+    if len(simple) != len(text):
+        simple = "".join(converted if len(converted := simplifier().convert(sign)) == 1 else sign for sign in text)
     return "".join(new if FIRST <= new <= LAST else old for old, new in zip(text, simple, strict=True))
 
 
