@@ -31,6 +31,12 @@ def read_manifest(root: Path) -> dict[str, str] | None:
     return manifest
 
 
+def manifest_hash(root: Path) -> str:
+    """Returns the hash of SHA256SUMS, which stands for all weights; empty for a checkpoint without a manifest."""
+    path = root / MANIFEST_FILE
+    return file_sha256(path) if path.is_file() else ""
+
+
 def write_manifest(root: Path, hashes: dict[str, str]) -> None:
     """Writes SHA256SUMS, as `sha256sum -c` reads it."""
     lines = [f"{hashes[file]}  {file}\n" for file in sorted(hashes)]

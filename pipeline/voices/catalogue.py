@@ -10,7 +10,7 @@ Never: torch, requests, the checkpoint: the caller passes the width of an embedd
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -22,6 +22,7 @@ from pydantic import Field, ValidationError, model_validator
 from pipeline.config import StrictModel
 from pipeline.errors import ConfigError, UnknownVoice
 from pipeline.types import MAX_SEED, Voice
+from pipeline.voices.persons import persons_of
 from pipeline.voices.seeds import draw_embedding
 from pipeline.voices.strings import decode_embedding, decode_sample
 from pipeline.yaml_loader import parse_yaml
@@ -58,6 +59,8 @@ class VoiceInfo:
     loudness_lufs: float | None = None
     stability: float | None = None
     """0 .. 1 as measure.stability computes it; None: not measured"""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """how it sounds, in words (persons.py); empty: not measured"""
 
 
 class _VoiceEntry(StrictModel):
@@ -112,8 +115,13 @@ class VoiceCatalogue:
         self._statistics = statistics
 
     @classmethod
-    def load(cls, path: Path | None, width: int, statistics: NDArray[np.float16] | None = None) -> "VoiceCatalogue":
+    def load(
+        cls, path: Path | None, width: int, statistics: NDArray[np.float16] | None = None, checkpoint: str = ""
+    ) -> "VoiceCatalogue":
         """Reads a catalogue file; without a path there are `default` and the seed voices.
+
+        Args:
+            checkpoint: hash of its manifest: voices have the names and labels that were measured on it.
 
         Raises:
             ConfigError: the file is not a strict catalogue, or one of its strings is not what it claims to be.
@@ -122,6 +130,7 @@ class VoiceCatalogue:
         entries = file.voices
         voices: dict[str, Voice] = {}
         infos: list[VoiceInfo] = []
+        persons = persons_of(checkpoint)
         for name, entry in entries.items():
             where = f"{path}: voices.{name}"
             voice = _voice(name, entry, width, statistics, where)
@@ -132,10 +141,12 @@ class VoiceCatalogue:
                     raise ConfigError(f"{where}: the name {key!r} already belongs to the voice {voices[key].name!r}")
                 voices[key] = voice
             origin = "embedding" if entry.seed is None else f"seed:{entry.seed}"
-            infos.append(VoiceInfo(name, entry.aliases, entry.languages, entry.description, origin))
+            info = VoiceInfo(name, entry.aliases, entry.languages, entry.description, origin)
+            infos.append(_named(info, persons))
         if DEFAULT not in voices:
             voices[DEFAULT] = Voice(DEFAULT, None)
-            infos.insert(0, VoiceInfo(DEFAULT, (), ("zh", "en"), "ChatTTS without a speaker embedding", "built-in"))
+            plain = VoiceInfo(DEFAULT, (), ("zh", "en"), "ChatTTS without a speaker embedding", "built-in")
+            infos.insert(0, _named(plain, persons))
         return cls(voices, tuple(infos), width, statistics, _public(file, voices, str(path)))
 
     def get(self, name: str) -> Voice:
@@ -170,6 +181,11 @@ class VoiceCatalogue:
         near = difflib.get_close_matches(shown.lower(), self._voices, n=3, cutoff=0.5)
         hint = f"; did you mean {' or '.join(near)}?" if near else "."
         return f"there is no voice {shown!r}{hint} Known are the names of GET /v1/audio/voices and seed:<0 .. {MAX_SEED}>"
+
+
+def _named(info: VoiceInfo, persons: Mapping[str, Mapping[str, str]]) -> VoiceInfo:
+    labels = dict(persons.get(info.origin, {}))
+    return replace(info, title=labels.pop("name", ""), labels=labels)
 
 
 def _voice(name: str, entry: _VoiceEntry, width: int, statistics: NDArray[np.float16] | None, where: str) -> Voice:

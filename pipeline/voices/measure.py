@@ -80,6 +80,12 @@ def median_pitch_hz(samples: NDArray[np.float32]) -> float | None:
     return float(np.median(SAMPLE_RATE / lags[voiced])) if voiced.sum() >= 3 else None
 
 
+def brightness_hz(samples: NDArray[np.float32]) -> float:
+    """Returns the centroid of the mean spectrum of the speech [Hz]: the higher, the brighter."""
+    power = (np.abs(np.fft.rfft(_frames(samples) * np.hanning(FRAME), axis=1)) ** 2).mean(axis=0)
+    return float(power @ np.fft.rfftfreq(FRAME, 1 / SAMPLE_RATE) / (power.sum() + 1e-12))
+
+
 def _timbre(samples: NDArray[np.float32]) -> NDArray[np.float64]:
     """Returns the mean log power in BANDS bands, spaced like the ear's, without its mean, of length 1."""
     power = np.abs(np.fft.rfft(_frames(samples) * np.hanning(FRAME), axis=1)) ** 2

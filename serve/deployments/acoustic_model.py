@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ray import serve
 
 from pipeline.checkpoint.locate import resolve
+from pipeline.checkpoint.manifest import manifest_hash
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import EngineConfig, VocoderConfig
 from pipeline.engine.engine import Engine
@@ -185,10 +186,10 @@ class AcousticModel:
         """Returns where the model looks in a prompt while it speaks (protocols.TextFollower); beside the engine."""
         return await as_value(self._following.follow(prompt, codes, tokens, ended=ended))
 
-    async def speakers(self) -> tuple[int, NDArray[np.float16] | None]:
-        """Returns the width of this checkpoint's speaker embeddings, and the statistics of those it was trained on."""
-        width = self._files.gpt_spec.width
-        return width, read_statistics(self._files.root, width)
+    async def speakers(self) -> tuple[int, NDArray[np.float16] | None, str]:
+        """Returns the width of this checkpoint's speaker embeddings, the statistics of those it was trained on, its hash."""
+        width, root = self._files.gpt_spec.width, self._files.root
+        return width, read_statistics(root, width), manifest_hash(root)
 
     async def traits(self) -> DecoderTraits:
         """Returns what its vocoder takes, which depends on what this machine can compile."""

@@ -35,7 +35,7 @@ from serve.remote.code_cache import open_cache
 
 LOG = logging.getLogger("ray.serve.chattts")
 
-Speakers = tuple[int, NDArray[np.float16] | None]
+Speakers = tuple[int, NDArray[np.float16] | None, str]
 """numbers in an embedding, and the statistics of the embeddings that the checkpoint was trained with"""
 
 

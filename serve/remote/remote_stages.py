@@ -207,10 +207,10 @@ def raised(answer: Any) -> Any:
     return answer
 
 
-async def ask_speakers(handle: Handle) -> tuple[int, NDArray[np.float16] | None]:
-    """Returns the width of the checkpoint's speaker embeddings and their statistics; waits until a replica has loaded it."""
+async def ask_speakers(handle: Handle) -> tuple[int, NDArray[np.float16] | None, str]:
+    """Returns the width of the checkpoint's speaker embeddings, their statistics, its hash; waits until it is loaded."""
     breaker = Breaker("acoustic")
-    speakers: tuple[int, NDArray[np.float16] | None] = await _pure(breaker, lambda: handle.speakers.remote())
+    speakers: tuple[int, NDArray[np.float16] | None, str] = await _pure(breaker, lambda: handle.speakers.remote())
     return speakers
 
 

@@ -12,6 +12,7 @@ from pipeline.cache.cache import CodeCache
 from pipeline.cache.cached_generator import CachedModel
 from pipeline.cache.key import Kept
 from pipeline.checkpoint.locate import DEMO_FOLDER
+from pipeline.checkpoint.manifest import manifest_hash
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import EngineConfig, SpeechConfig, VocoderConfig
 from pipeline.engine.engine import Engine
@@ -66,7 +67,8 @@ class Deaf:
 def demo_library(store: Store | None = None) -> VoiceLibrary:
     """The shipped voices and seeds, as the demo voice speaks them."""
     width = open_checkpoint(DEMO_FOLDER).gpt_spec.width
-    return VoiceLibrary(VoiceCatalogue.load(VOICES, width, read_statistics(DEMO_FOLDER, width)), store)
+    catalogue = VoiceCatalogue.load(VOICES, width, read_statistics(DEMO_FOLDER, width), manifest_hash(DEMO_FOLDER))
+    return VoiceLibrary(catalogue, store)
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def voice_card(info: VoiceInfo, models: ModelSelector) -> dict[str, Any]:
         "name": info.title or info.name,
         "category": _CATEGORIES.get(info.origin, "generated"),
         "description": info.description or None,
-        "labels": {"language": ", ".join(languages)},
+        "labels": {"language": ", ".join(languages), **info.labels},
         "preview_url": f"/v1/audio/voices/{info.name}/preview",
         "settings": dict(SETTINGS),
         "available_for_tiers": [],

@@ -188,7 +188,7 @@ def test_an_utterance_is_the_same_in_one_call_and_in_many_and_a_bad_one_fails_al
 
     async def run() -> list[object]:
         decoder = RemoteDecoder(serve.get_deployment_handle("Vocoder", "chattts").options(**transport))
-        width, _ = await ask_speakers(serve.get_deployment_handle("AcousticModel", "chattts"))
+        width, _, _ = await ask_speakers(serve.get_deployment_handle("AcousticModel", "chattts"))
         rows = np.random.default_rng(0).standard_normal((150, width), np.float32)
         return await asyncio.gather(
             *(hear(decoder, row, size) for row, size in ((rows, 4), (rows[:, 1:], 4), (rows[::-1].copy(), 7), (rows, 150))),

@@ -312,6 +312,7 @@ def voice_card(info: VoiceInfo, models: ModelSelector) -> dict[str, Any]:
         "languages": list(info.languages or models.languages()),
         "origin": info.origin,
         "description": info.description,
+        "labels": dict(info.labels),
         "licence": info.licence,
         "model": MODELS[0],
         "version": info.version,

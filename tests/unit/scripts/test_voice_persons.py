@@ -1,0 +1,45 @@
+"""Persons: labels follow from what was measured, and are told of no other weights."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.checkpoint.locate import DEMO_FOLDER
+from pipeline.checkpoint.manifest import manifest_hash
+from pipeline.voices.catalogue import VoiceCatalogue
+from pipeline.voices.persons import persons_of
+from scripts.generate.voice_persons import NAMES, PITCHES, Measurement, describe
+from tests.support.demo_voice import VOICES, demo_library
+
+MEASUREMENTS = st.builds(Measurement, pitch_hz=st.floats(60, 400), seconds=st.floats(5, 60), brightness_hz=st.floats(100, 5000))
+
+
+def test_every_shipped_voice_is_somebody_on_the_shipped_weights():
+    voices = demo_library().list()
+    names = [(voice.title, voice.labels["name_zh"]) for voice in voices]
+    assert len(set(names)) == len(voices)
+    assert not [voice for voice in voices if voice.title.startswith(("seed", "voice"))]
+    assert {voice.labels["pitch"] for voice in voices} >= {"deep", "low", "high"}
+
+
+def test_other_weights_have_nobody_until_they_are_measured():
+    assert persons_of(manifest_hash(DEMO_FOLDER))
+    assert persons_of("0" * 64) == persons_of("") == {}
+    assert {(voice.title, *voice.labels) for voice in VoiceCatalogue.load(VOICES, 256).list()} == {("",)}
+
+
+@given(st.lists(MEASUREMENTS, min_size=1, max_size=len(NAMES)))
+def test_words_have_the_order_of_what_was_measured(measurements):
+    by_origin = {f"seed:{number}": measurement for number, measurement in enumerate(measurements)}
+    persons = describe(by_origin)
+    assert persons.keys() == by_origin.keys()
+    assert len({person["name"] for person in persons.values()}) == len(persons)
+    words = [word for _, word in PITCHES]
+    pitches = [words.index(persons[origin]["pitch"]) for origin in sorted(by_origin, key=lambda one: by_origin[one].pitch_hz)]
+    assert pitches == sorted(pitches)
+    assert all(isinstance(value, str) for person in persons.values() for value in person.values())
+
+
+def test_nobody_is_without_a_name():
+    with pytest.raises(ValueError, match="there are names for"):
+        describe({f"seed:{number}": Measurement(100, 10, 500) for number in range(len(NAMES) + 1)})
