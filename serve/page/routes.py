@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse, Response
 from pipeline.audio.formats import CONTAINERS
 from serve.errors import plain_status
 from serve.http.about import NAME, version
+from serve.http.dependencies import RequestServices
 from serve.http.openapi import answers
 from serve.http.route_access import open_to_all
 from serve.page import page_files
@@ -68,8 +69,8 @@ def _json(title: str, schema: Mapping[str, Any], mark: str = "") -> str:
 
 @router.get("/v1/")
 @open_to_all
-async def base() -> dict[str, Any]:
-    return about()
+async def base(services: RequestServices) -> dict[str, Any]:
+    return {**about(), "max_text_chars": services.speech.limits.max_text_chars}
 
 
 @router.get("/", response_class=Response)

@@ -41,7 +41,8 @@ HEARD = """(() => {
 
 FINISHED = "document.querySelector('#status').textContent === 'Finished.'"
 PLAYED = "document.querySelector('#play').getAttribute('aria-label') === 'Play'"
-AWAY = "document.querySelector('#notice').textContent.includes('does not answer')"
+AWAY = "['away', 'starting'].includes(document.querySelector('#notice').className)"
+BACK = "['back', ''].includes(document.querySelector('#notice').className)"
 ERROR = "document.querySelector('main .errors').textContent"
 WORDS = "[...document.querySelectorAll('.word')].map(word => word.textContent)"
 FIRST_TEXT = "Hello there. This sentence is spoken while it is still being written."
@@ -69,6 +70,26 @@ async def go_to(page: Page, section: str) -> None:
     await page.click(f"nav a[href='#/{section}']")
     await page.until(f"document.querySelector('nav a[aria-current]').hash === '#/{section}'")
     await page.until("document.querySelector('main > :last-child') !== null")
+
+
+async def work(page: Page, part: str) -> None:
+    """Opens a part of the workshop."""
+    await go_to(page, "workshop")
+    await page.click(f".tabs a[href='#/workshop/{part}']")
+    await page.until(f"document.querySelector('.tabs a[aria-current]').hash === '#/workshop/{part}'")
+
+
+async def code_of(page: Page, kind: str) -> str:
+    """The shown request, as a command or a program."""
+    await page.run("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+    await choose(page, "#code-kind", kind)
+    code: str = await page.run("document.querySelector('#code').textContent")
+    return code
+
+
+async def unfold(page: Page) -> None:
+    """Opens everything that is folded."""
+    await page.run("document.querySelectorAll('details').forEach(each => { each.open = true; })")
 
 
 async def write(page: Page, selector: str, text: str) -> None:

@@ -9,6 +9,7 @@
 import {Refused, Unreachable} from "./errors.js";
 import {service} from "./service.js";
 import {access} from "./state.js";
+import {t} from "./strings.js";
 
 /** Where texts are spoken. */
 export const SPEECH = "v1/audio/speech";
@@ -71,11 +72,11 @@ async function whole(reply, kind) {
 
 async function refusal(reply) {
   if (reply.status === 401) document.dispatchEvent(new Event("key-needed"));
-  const body = await reply.json().catch(() => ({}));
-  if (reply.status === 404 && !body.error?.request_id) {  // a proxy's, while nothing is deployed behind it
+  const {error} = await reply.json().catch(() => ({}));
+  if (reply.status === 404 && (!error?.request_id || error.code === "not_found")) {  // a proxy's, while nothing is deployed behind it
     service.isAway();
     return new Unreachable();
   }
-  const error = body.error ?? {message: `The service replied with status ${reply.status} and no reason.`};
-  return new Refused(reply.status, error, Number(reply.headers.get("Retry-After")));
+  const unknown = {message: t("The service replied with status {status} and no reason.", {status: reply.status})};
+  return new Refused(reply.status, error ?? unknown, Number(reply.headers.get("Retry-After")));
 }

@@ -7,34 +7,29 @@
  */
 
 import {json} from "./api.js";
-import {seedToUse} from "./composer.js";
-import {button, el, facts, field, length, select} from "./dom.js";
+import {button, el, facts, field, fold, head, length, select} from "./dom.js";
 import {attempt, errorPlace} from "./errors.js";
-import {FORMATS, JOBS, book} from "./job_state.js";
+import {FORMATS, JOBS, book} from "./state.js";
 import {newSeed} from "./speaking.js";
+import {seedField, seedToUse} from "./speech_form.js";
+import {t} from "./strings.js";
 import {offerVoices} from "./voice_list.js";
 
 const FACTS = {
-  "plan-chapters": "chapters", "plan-parts": "parts", "plan-characters": "characters, which are charged", "plan-length": "length, about",
-  "plan-ready": "ready, at the present load",
+  "plan-chapters": "chapters", "plan-parts": "parts", "plan-characters": "characters", "plan-length": "length, about",
+  "plan-ready": "ready",
 };
 const READ_AS = [["", "as its name says"], ["text", "text"], ["markdown", "Markdown"], ["ssml", "SSML"]];
 const BY_NAME = {md: "markdown", markdown: "markdown", ssml: "ssml", xml: "ssml"};
 
-/** Returns an element; `onStart(job)` gets the job that was accepted. */
+/** Returns {element, take(file)}; `onStart(job)` gets the job that was accepted. */
 export function bookForm(onStart) {
-  const errors = errorPlace(), input = el("input", {type: "file", id: "book-file", accept: ".epub,.md,.markdown,.txt,.ssml,.xml", onchange: () => take(input.files[0])});
-  const name = el("span", {id: "book-name"}, "Drop a book here, or choose one: EPUB, Markdown, text or SSML.");
-  const zone = el("label", {class: "drop"}, name, input);
+  const errors = errorPlace(), input = el("input", {type: "file", id: "book-file", class: "hidden", accept: ".epub,.md,.markdown,.txt,.ssml,.xml", onchange: () => take(input.files[0])});
+  const name = el("span", {id: "book-name"}, t("Drop a book here, or choose one: EPUB, Markdown, text or SSML."));
+  const zone = el("label", {class: "drop"}, name, el("b", {}, t("Choose a file")), input);
   const status = el("p", {role: "status", class: "quiet", id: "book-status"});
   const plan = planBox(() => act("The job is sent …", start, "Start again"));
   let chosen = null, planned = null, request = null, leaving = null;
-
-  zone.addEventListener("dragover", event => event.preventDefault());
-  zone.addEventListener("drop", event => {
-    event.preventDefault();
-    take(event.dataTransfer.files[0]);
-  });
 
   function take(file) {
     if (!file) return;
@@ -44,7 +39,7 @@ export function bookForm(onStart) {
   }
 
   const act = (busy, action, again) => attempt(errors, async () => {
-    [status.textContent, plan.start.disabled] = [busy, true];
+    [status.textContent, plan.start.disabled] = [t(busy), true];
     await action().finally(() => { [status.textContent, plan.start.disabled] = ["", false]; });
   }, again);
 
@@ -69,14 +64,14 @@ export function bookForm(onStart) {
     };
     const job = await json(JOBS, {method: "POST", body: formOf(request.fields), headers: {"Idempotency-Key": request.key}});
     [chosen, planned, request, input.value] = [null, null, null, ""];
-    name.textContent = "Drop another book here, or choose one.";
+    name.textContent = t("Drop another book here, or choose one.");
     plan.hide();
     onStart(job);
   }
 
   function changed(what) {
     request = null;
-    if (what !== "seed" && what !== "format") makePlan();
+    if (what !== "format") makePlan();
   }
 
   function formOf(more = {}) {
@@ -91,24 +86,24 @@ export function bookForm(onStart) {
     return form;
   }
 
-  return el("section", {class: "card", "aria-label": "New book"}, zone, options(changed), status, errors, plan.element);
+  return {take, element: el("section", {class: "card", "aria-label": "New book"}, zone, fold("More", {}, options(changed)), status, errors, plan.element)};
 }
 
 /** Returns what the plan says, and the button that starts the job. */
 function planBox(onStart) {
   const start = button("Start", onStart, {class: "go", id: "start"});
   const title = el("h3", {id: "plan-title"}), figures = facts(FACTS), rows = el("tbody", {id: "plan-chapters"});
-  const table = el("details", {open: true}, el("summary", {}, "Chapters"), el("div", {class: "table", tabIndex: 0, role: "group", "aria-label": "Chapters"},
-    el("table", {}, el("thead", {}, el("tr", {}, ["Nr.", "Title", "Parts", "Length"].map(each => el("th", {scope: "col"}, each)))), rows)));
+  const table = fold("Chapters", {open: true}, el("div", {class: "table", tabIndex: 0, role: "group", "aria-label": "Chapters"},
+    el("table", {}, head(["Nr.", "Title", "Parts", "Length"]), rows)));
   const element = el("div", {id: "book-plan", hidden: true}, title, figures.list, table, el("div", {class: "buttons"}, start));
   const show = plan => {
     const {values} = figures;
-    title.textContent = [plan.title || "Without a title", plan.author].filter(Boolean).join(", ");
+    title.textContent = [plan.title || t("Without a title"), plan.author].filter(Boolean).join(", ");
     values["plan-chapters"].textContent = String(plan.chapters.length);
     values["plan-parts"].textContent = String(plan.parts);
-    values["plan-characters"].textContent = plan.characters.toLocaleString("en");
+    values["plan-characters"].textContent = plan.characters.toLocaleString();
     values["plan-length"].textContent = length(plan.predicted_s);
-    values["plan-ready"].textContent = plan.finishes_in_s === null ? `not known; ${plan.jobs_ahead} jobs before it` : `in ${length(plan.finishes_in_s)}`;
+    values["plan-ready"].textContent = plan.finishes_in_s === null ? t("not known yet") : t("in {length}", {length: length(plan.finishes_in_s)});
     rows.replaceChildren(...plan.chapters.map((chapter, at) => el("tr", {},
       [at + 1, chapter.title || "–", chapter.parts, length(chapter.predicted_s)].map(each => el("td", {}, String(each))))));
     element.hidden = false;
@@ -118,20 +113,18 @@ function planBox(onStart) {
 
 function options(onChange) {
   const set = (name, value) => {
-    book.set({[name]: value, ...(name === "seed" && {locked: value.trim() !== ""})});
+    book.set({[name]: value});
     onChange(name);
   };
   const voice = select({id: "book-voice", "data-chosen": book.value.voice, onchange: () => set("voice", voice.dataset.chosen = voice.value)}, []);
-  offerVoices(voice, [["", "as configured"]]);
+  offerVoices(voice, [["", t("Voice of the service")]]);
   const speed = el("input", {id: "book-speed", type: "number", min: 0.25, max: 4, step: 0.05, value: book.value.speed, onchange: event => set("speed", event.target.value)});
-  const seed = el("input", {id: "book-seed", inputMode: "numeric", autocomplete: "off", placeholder: "drawn anew", onchange: event => set("seed", event.target.value)});
   const format = select({id: "book-format", onchange: event => set("format", event.target.value)}, FORMATS);
   const readAs = select({id: "book-read-as", onchange: event => set("readAs", event.target.value)}, READ_AS);
-  book.watch(({seed: written}) => { seed.value = written; });
   [format.value, readAs.value] = [book.value.format, book.value.readAs];
   const words = el("input", {type: "checkbox", id: "book-words", checked: book.value.words, onchange: event => set("words", event.target.checked)});
-  return el("div", {}, el("div", {class: "row"}, field("Voice", voice), field("Speed", speed), field("Seed", seed), field("Made as", format), field("Read as", readAs)),
-    el("label", {class: "check"}, words, " subtitles break between words"));
+  return el("div", {}, el("div", {class: "row"}, field("Voice", voice), field("Speed", speed), seedField(book, "book-seed"), field("Made as", format), field("Read as", readAs)),
+    el("label", {class: "check"}, words, " ", t("subtitles break between words")));
 }
 
 const titleOf = file => file.name.replace(/\.[^.]*$/, "").slice(0, 300);

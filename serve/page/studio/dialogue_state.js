@@ -8,17 +8,20 @@
 
 import {scriptOf, turnsOf} from "./dialogue_script.js";
 import {Kept} from "./state.js";
+import {DIALOGUE, t} from "./strings.js";
+import {unused, watchVoices} from "./voice_list.js";
 
-const SCRIPT = "Anna: Who is there?\nBen: It is me.\nAnna: Come in, then.";
+export const EXAMPLE = t(DIALOGUE);
 
 /** What a speaker and a turn may have of their own; empty: as the dialogue has it. */
 export const OWN = {voice: "", speed: "", seed: ""};
 export const OWN_OF_TURN = {...OWN, gap_ms: ""};
 
 export const dialogue = new Kept(sessionStorage, "dialogue", {
-  view: "script", script: SCRIPT, turns: turnsOf(SCRIPT), cast: [], gap_ms: 250, seed: "", locked: false,
+  view: "script", script: EXAMPLE, turns: turnsOf(EXAMPLE), cast: [], gap_ms: 250, seed: "", locked: false,
 });
 if (!dialogue.value.cast.length) setScript(dialogue.value.script);
+watchVoices(() => { if (dialogue.value.cast.some(({voice}) => !voice)) dialogue.set({cast: voiced(dialogue.value.cast)}); });
 
 /** Takes a script; turns that are said as before keep what is their own. */
 export function setScript(script) {
@@ -48,8 +51,8 @@ export function changeSpeaker(name, patch) {
 export function addSpeaker() {
   const {cast} = dialogue.value, taken = new Set(cast.map(one => one.name));
   let number = cast.length + 1;
-  while (taken.has(`Speaker ${number}`)) number += 1;
-  dialogue.set({cast: [...cast, {name: `Speaker ${number}`, ...OWN}]});
+  while (taken.has(t("Speaker {number}", {number}))) number += 1;
+  dialogue.set({cast: voiced([...cast, {name: t("Speaker {number}", {number}), ...OWN}])});
 }
 
 /** Removes speakers who say nothing. */
@@ -59,7 +62,17 @@ export const removeSilent = () => dialogue.set({cast: dialogue.value.cast.filter
 function castOf(turns) {
   const {cast} = dialogue.value, names = [...new Set(turns.map(turn => turn.speaker))];
   const speaking = names.map(name => cast.find(one => one.name === name) ?? {name, ...OWN});
-  return [...speaking, ...cast.filter(one => !names.includes(one.name) && Object.keys(OWN).some(field => one[field] !== ""))];
+  return voiced([...speaking, ...cast.filter(one => !names.includes(one.name) && ["speed", "seed"].some(field => one[field] !== ""))]);
+}
+
+/** Returns the cast, everybody with a voice: who has none gets the next that nobody has. */
+function voiced(cast) {
+  const taken = cast.map(({voice}) => voice).filter(Boolean);
+  return cast.map(one => {
+    const voice = one.voice || unused(taken) || "";
+    if (!one.voice && voice) taken.push(voice);
+    return {...one, voice};
+  });
 }
 
 /** Returns the request for the dialogue. Turns without a text are none. */

@@ -1,12 +1,15 @@
-/* Errors: says in words what happened, and offers the way on.
+/* Errors: says in one sentence what happened, and offers one way on.
  *
  * In:    what an action threw
- * Out:   a box with the message, the request's id and a button that tries again
+ * Out:   a box with the sentence and a button; code, field and request behind `Details`
  * Owns:  nothing
- * Never: an error that only the console sees
+ * Never: an error that only the console sees; a button that must fail again
  */
 
-import {button, el} from "./dom.js";
+import {button, el, fold} from "./dom.js";
+import {sentenceOf, t} from "./strings.js";
+
+const NEVER_AGAIN = [400, 403, 413, 422];  // the same request is refused again
 
 /** The service refused, and said why. */
 export class Refused extends Error {
@@ -16,26 +19,30 @@ export class Refused extends Error {
   }
 }
 
-/** The service could not be reached at all. */
+/** The service could not be reached at all; `notice` of service.js says so. */
 export class Unreachable extends Error {
-  constructor() { super("The service does not answer. What you wrote is kept."); }
+  constructor() { super(t("This was not done, since the service does not answer. What you wrote is kept.")); }
 }
 
 /** The reply ended in its middle. */
 export class Cut extends Error {
   constructor(seconds) {
-    super(`The service went away in the middle of its reply: ${seconds.toFixed(1)} s of audio arrived and can be played.`);
+    super(t("The service went away in the middle of its reply: {count} s of audio arrived and can be played.", {count: seconds.toFixed(1)}));
   }
 }
 
 /** Runs an action; shows what it throws in `place`, with a button that runs it again. Returns whether it succeeded. */
 export async function attempt(place, action, again = "Try again") {
+  const retry = () => attempt(place, action, again);
   place.replaceChildren();
   try {
     await action();
     return true;
   } catch (error) {
-    if (error.name !== "AbortError") place.replaceChildren(errorBox(error, again, () => attempt(place, action, again)));
+    if (error.name === "AbortError") return false;
+    place.replaceChildren(errorBox(error, t(again), retry));
+    place.scrollIntoView?.({block: "nearest"});
+    if (error.status === 401) document.addEventListener("key-set", () => place.textContent && retry(), {once: true});
     return false;
   }
 }
@@ -44,13 +51,20 @@ export async function attempt(place, action, again = "Try again") {
 export const errorPlace = () => el("div", {class: "errors", role: "alert"});
 
 function errorBox(error, again, retry) {
-  const about = [error.code, error.param && `field: ${error.param}`, error.requestId && `request ${error.requestId}`].filter(Boolean);
+  const sentence = sentenceOf(error);
+  const about = [error.code, error.param && `${t("field")}: ${error.param}`, error.requestId && `${t("request")} ${error.requestId}`,
+    sentence !== error.message && error.message].filter(Boolean);
+  return el("div", {class: "error"}, el("p", {}, sentence), action(error, again, retry),
+    about.length > 0 && fold("Details", {class: "quiet"}, about.join(" · ")));
+}
+
+function action(error, again, retry) {
+  if (error.status === 401) return button("Enter a key", () => document.dispatchEvent(new Event("key-needed")));
+  if (error.code === "input_too_long") return el("a", {href: "#/book", onclick: () => document.dispatchEvent(new Event("as-book"))}, t("Make an audiobook of it"));
+  if (NEVER_AGAIN.includes(error.status)) return button("Close", event => event.target.closest(".error").remove());
   const retryButton = button(again, retry);
   wait(retryButton, again, error.retryAfter);
-  return el("div", {class: "error"},
-    el("p", {}, error.message || String(error)),
-    about.length > 0 && el("p", {class: "quiet"}, about.join(" · ")),
-    retryButton);
+  return retryButton;
 }
 
 /** Keeps the button off for as long as the service asks for. */

@@ -8,7 +8,7 @@
 
 import {file} from "./api.js";
 import {Refused} from "./errors.js";
-import {pathOf} from "./job_state.js";
+import {pathOf} from "./state.js";
 import {BLOCK, RATE, Recording} from "./recording.js";
 import {service} from "./service.js";
 

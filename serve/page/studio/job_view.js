@@ -10,15 +10,17 @@ import {call, file, json} from "./api.js";
 import {button, clock, el, facts, length, select} from "./dom.js";
 import {saveBlob} from "./download.js";
 import {attempt, errorPlace} from "./errors.js";
-import {follow} from "./job_following.js";
+import {follow} from "./resuming.js";
 import {JobSound} from "./job_sound.js";
-import {FINISHED, FORMATS, pathOf} from "./job_state.js";
+import {FINISHED, FORMATS, pathOf} from "./state.js";
+import {nameOf, voiceOf} from "./voice_list.js";
 import {player} from "./player.js";
 import {readAlong} from "./read_along.js";
 import {RATE} from "./recording.js";
 import {sentenceEditor} from "./sentence_editor.js";
+import {t} from "./strings.js";
 
-const FACTS = {parts: "parts", length: "finished", predicted: "of about", left: "left", voice: "voice", seed: "seed"};
+const FACTS = {parts: "parts", "job-length": "length", left: "left", "job-voice": "voice", "job-seed": "seed"};
 const WAITING = ["queued", "running"];
 const GATHER_MS = 40;
 
@@ -27,8 +29,8 @@ export function jobView(onChange) {
   const title = el("h3", {id: "job-title"}), status = el("p", {role: "status", class: "quiet", id: "job-status"}), errors = errorPlace();
   const bar = el("progress", {"aria-label": "Progress"}), figures = facts(FACTS), chapters = el("ol", {class: "chapters", id: "chapters", "aria-label": "Chapters"});
   const sentence = sentenceEditor(part => watch(job.id, part.index));
-  const text = el("div", {}, readAlong()), sure = el("div", {});
   let job = null, sound = null, script = null, leaving = null, waiting = [], target = null;
+  const text = readAlong(recording => recording === sound), sure = el("div", {});
 
   const act = (name, id, action, about = {}) => button(name, () => attempt(errors, async () => action()), {id, ...about});
   const send = what => async () => tell(await json(pathOf(job.id, `/${what}`), {method: "POST"}));
@@ -41,8 +43,8 @@ export function jobView(onChange) {
     remove: act("Delete", "remove", askToRemove),
   };
   const format = select({id: "job-format", "aria-label": "Format of the file"}, []);
-  const download = act("Download", "job-download", () => save(format.value));
-  const subtitles = ["srt", "vtt"].map(kind => act(`Subtitles (${kind.toUpperCase()})`, `job-${kind}`, () => saveSubtitles(kind)));
+  const download = act("Download the book", "job-download", () => save(format.value));
+  const subtitles = ["srt", "vtt"].map(kind => act({srt: "Subtitles (SRT)", vtt: "Subtitles (VTT)"}[kind], `job-${kind}`, () => saveSubtitles(kind)));
   const files = el("div", {class: "buttons"}, format, download, subtitles);
   const element = el("section", {class: "card", id: "job", "aria-label": "Job", hidden: true},
     title, status, bar, figures.list, errors, el("div", {class: "buttons"}, Object.values(buttons)), sure, chapters, text, sentence.element, files);
@@ -102,24 +104,24 @@ export function jobView(onChange) {
     if (spoken && target !== null) {
       target = null;
       if (player.recording === sound) player.seek(spoken.start);
-      status.textContent = `Sentence ${spoken.index + 1} is spoken anew.`;
+      status.textContent = t("Sentence {number} is spoken anew.", {number: spoken.index + 1});
     }
     tellPlaces();
+    if (job.progress) tellProgress(job.progress);
   }
 
   function tell(told) {
     const isOther = job?.status !== told.status;
     job = {...job, ...told, chapters: told.chapters ?? job?.chapters, progress: told.progress ?? job?.progress};
     sound ??= soundOf(job);
-    showText();
     const isOver = FINISHED.includes(job.status);
     title.textContent = job.title || job.id;
     flush();
-    status.textContent = job.error ? `${job.status}: ${job.error.message}` : job.status;
+    status.textContent = job.error ? `${t(job.status)}: ${job.error.message}` : t(job.status);
     if (isOver && !sound.isFinished && sound.length) sound.end();
     if (!isOver) sound.isFinished = false;
-    figures.values.voice.textContent = job.voice;
-    figures.values.seed.textContent = String(job.seed);
+    figures.values["job-voice"].textContent = nameOf(voiceOf(job.voice), job.voice);
+    figures.values["job-seed"].textContent = String(job.seed);
     offerFormats();
     if (job.progress) tellProgress(job.progress);
     tellButtons();
@@ -134,18 +136,14 @@ export function jobView(onChange) {
     return made;
   }
 
-  function showText() {
-    text.hidden = player.recording !== sound;
-  }
-
   function tellProgress(progress) {
     job = {...job, progress};
     if (!job.status) return;  // which is told next
     [bar.max, bar.value] = [progress.parts, progress.done];
     const {values} = figures, isWaiting = WAITING.includes(job.status);
-    values.parts.textContent = `${progress.done} of ${progress.parts}`;
-    values.length.textContent = length(progress.audio_s);
-    values.predicted.textContent = length(progress.predicted_s);
+    values.parts.textContent = t("{part} of {whole}", {part: progress.done, whole: progress.parts});
+    const isWhole = job.status === "succeeded", spoken = length(sound?.duration || progress.audio_s);
+    values["job-length"].textContent = isWhole ? spoken : t("{part} of about {whole}", {part: spoken, whole: length(progress.predicted_s)});
     values.left.textContent = progress.eta_s !== null && isWaiting ? length(progress.eta_s) : "–";
     tellButtons();
   }
@@ -153,14 +151,14 @@ export function jobView(onChange) {
   function tellButtons() {
     const {status: now, progress} = job, isEmpty = !(progress?.playable_s > 0);
     buttons.listen.disabled = isEmpty || !sound.isPlayable;
-    buttons.listen.title = sound.isPlayable ? "" : `This page plays ${RATE} Hz; the job has ${job.sample_rate} Hz: download it.`;
+    buttons.listen.title = sound.isPlayable ? "" : t("This page plays {own} Hz; the book has {its} Hz: download it.", {own: RATE, its: job.sample_rate});
     buttons.again.disabled = isEmpty && job.error?.part === undefined;
     buttons.remove.disabled = false;
     buttons.pause.disabled = !WAITING.includes(now);
     buttons.resume.disabled = !["paused", "cancelled", "failed"].includes(now);
     buttons.cancel.disabled = FINISHED.includes(now);
     for (const each of [format, download, ...subtitles]) each.disabled = isEmpty;
-    download.textContent = now === "succeeded" ? "Download" : "Download what is finished";
+    download.textContent = t(now === "succeeded" ? "Download the book" : "Download what is finished");
   }
 
   function tellPlaces() {
@@ -170,7 +168,7 @@ export function jobView(onChange) {
     chapters.hidden = !named.length;
     chapters.replaceChildren(...named.map((chapter, at) => {
       const start = starts.get(at), go = () => goTo(start);
-      return el("li", {}, button(`${chapter.title || `Chapter ${at + 1}`}${start === undefined ? "" : ` ${clock(start)}`}`, go, {class: "small", disabled: start === undefined}));
+      return el("li", {}, button(`${chapter.title || t("Chapter {number}", {number: at + 1})}${start === undefined ? "" : ` ${clock(start)}`}`, go, {class: "small", disabled: start === undefined}));
     }));
   }
 
@@ -197,16 +195,16 @@ export function jobView(onChange) {
 
   async function save(container) {
     const blob = await file(pathOf(job.id, `/audio?format=${container}`));
-    saveBlob(blob, `${nameOf(job)}.${container}`);
+    saveBlob(blob, `${fileOf(job)}.${container}`);
   }
 
   async function saveSubtitles(kind) {
-    saveBlob(await file(pathOf(job.id, `/subtitles?format=${kind}`)), `${nameOf(job)}.${kind}`);
+    saveBlob(await file(pathOf(job.id, `/subtitles?format=${kind}`)), `${fileOf(job)}.${kind}`);
   }
 
   /** What is deleted is gone: it asks. */
   function askToRemove() {
-    sure.replaceChildren(el("p", {}, "Delete the job, its text and its audio?"), el("div", {class: "buttons"},
+    sure.replaceChildren(el("p", {}, t("Delete the book, its text and its audio?")), el("div", {class: "buttons"},
       act("Delete it", "sure", remove), button("Keep it", () => sure.replaceChildren())));
     sure.querySelector("button").focus();
   }
@@ -218,8 +216,7 @@ export function jobView(onChange) {
     onChange();
   }
 
-  player.addEventListener("load", showText);
   return {element, open, close, get job() { return job; }};
 }
 
-const nameOf = job => (job.title || job.id).replace(/[\\/:*?"<>|\u0000-\u001f]+/g, " ").trim().slice(0, 80) || job.id;
+const fileOf = job => (job.title || job.id).replace(/[\\/:*?"<>|\u0000-\u001f]+/g, " ").trim().slice(0, 80) || job.id;

@@ -7,9 +7,10 @@
  */
 
 import {call, json} from "./api.js";
-import {button, el, field, select} from "./dom.js";
+import {button, el, field, head, select} from "./dom.js";
 import {attempt, errorPlace} from "./errors.js";
 import {draft} from "./state.js";
+import {t} from "./strings.js";
 
 export function lexiconEditor() {
   const errors = errorPlace(), status = el("p", {class: "quiet", role: "status", id: "lexicon-status"});
@@ -21,7 +22,7 @@ export function lexiconEditor() {
   async function load() {
     const {entries} = await json(path());
     rows.replaceChildren(...Object.entries(entries).map(([word, {alias, pinyin}]) => row(word, pinyin ? "pinyin" : "alias", pinyin ?? alias)));
-    say(`${Object.keys(entries).length} entries.`);
+    say(t("{count} entries.", {count: Object.keys(entries).length}));
   }
 
   async function save() {
@@ -29,22 +30,22 @@ export function lexiconEditor() {
     const entries = Object.fromEntries(written.map(([word, kind, sound]) => [word, {[kind]: sound}]));
     const kept = await json(path(), {method: "PUT", body: {entries}});
     draft.set({lexicon: kept.id});
-    say(`Saved ${kept.entries} entries; the form uses “${kept.id}”.`);
+    say(t("Saved {count} entries; the form uses “{id}”.", {count: kept.entries, id: kept.id}));
   }
 
   async function remove() {
     await call(path(), {method: "DELETE"});
     if (draft.value.lexicon === id.value.trim()) draft.set({lexicon: ""});
     rows.replaceChildren(row());
-    say("Deleted.");
+    say(t("Deleted."));
   }
 
   id.value = draft.value.lexicon;
   rows.append(row());
   const act = (text, action) => button(text, () => attempt(errors, action), {id: `lexicon-${text.toLowerCase()}`});
-  return el("details", {class: "card", id: "lexicon-editor"}, el("summary", {}, "Pronunciations (lexicon)"),
+  return el("section", {id: "lexicon-editor", "aria-label": "Lexicon"},
     el("div", {class: "inline"}, field("Name", id), act("Load", load)),
-    el("table", {}, el("thead", {}, el("tr", {}, ["word", "as", "sounds", ""].map(name => name ? el("th", {scope: "col"}, name) : el("td")))), rows),
+    el("table", {}, head(["word", "as", "sounds", ""]), rows),
     el("div", {class: "buttons"}, button("Add a word", () => rows.append(row()), {id: "lexicon-add"}), act("Save", save), act("Delete", remove)),
     status, errors);
 }

@@ -8,7 +8,7 @@
  * The recording has all samples; the ring has the next few seconds. A seek empties the ring and fills it from elsewhere.
  */
 
-import {CAPACITY_S, Playback} from "./playback.js";
+import {CAPACITY_S, Playback} from "./ring.js";
 import {RATE, Recording} from "./recording.js";
 
 const AHEAD = (CAPACITY_S - 2) * RATE;  // samples sent and not yet played

@@ -1,7 +1,7 @@
-/* Read along: the text of a recording; the word that is heard is marked, and a click on a word goes there.
+/* Read along: the text of a recording; the word that is heard is lit, and a click on a word goes there.
  *
  * In:    a Recording with words, the player
- * Out:   an element; arrow keys go from word to word
+ * Out:   words that are lit in an element; one of its own, in which arrow keys go from word to word
  * Owns:  the element
  * Never: times of its own: they are the API's
  */
@@ -9,48 +9,60 @@
 import {el} from "./dom.js";
 import {player} from "./player.js";
 
-export function readAlong() {
-  const text = el("p", {id: "read-along", class: "read", tabIndex: 0, role: "group", "aria-label": "Read along: arrow keys go from word to word"});
-  let recording = null, marks = [], marked = null;
-
-  const mark = () => {
-    if (player.recording !== recording || !recording) return;
-    const word = marks[recording.wordAt(player.position)] ?? null;
-    if (word === marked) return;
-    marked?.classList.remove("now");
-    word?.classList.add("now");
-    marked = word;
-    if (word) scrollTo(text, word);
-  };
-  const write = () => {
-    [marks, marked, recording] = [[], null, player.recording];
-    text.hidden = !recording?.words.length;
-    if (!text.hidden) text.replaceChildren(...pieces(recording, marks));
-    mark();
-  };
-  const goTo = index => {
-    const word = recording?.words[Math.max(0, Math.min(index, marks.length - 1))];
-    if (word) player.seek(word.start);
-  };
+/** Returns an element for the recordings that `isOurs` holds for; hidden where there is none. */
+export function readAlong(isOurs) {
+  const text = el("p", {class: "read", tabIndex: 0, role: "group", "aria-label": "Read along: arrow keys go from word to word"});
+  const lit = light(text, isOurs, recording => { text.hidden = !recording?.words.length; });
   text.addEventListener("click", event => {
-    const index = marks.indexOf(event.target);
+    const index = lit.marks.indexOf(event.target);
     if (index < 0) return;
-    goTo(index);
+    lit.goTo(index);
     if (!player.isPlaying) player.play();
   });
   text.addEventListener("keydown", event => {
     const step = {ArrowLeft: -1, ArrowRight: 1}[event.key];
     if (!step) return;
     event.preventDefault();
-    goTo(recording.wordAt(player.position) + step);
+    lit.goTo(player.recording.wordAt(player.position) + step);
   });
+  return text;
+}
+
+/** Writes the words of a recording into an element and lights the present one; returns {marks, goTo, write}. `onWrite` gets the recording, or null. */
+export function light(text, isOurs, onWrite) {
+  let recording = null, marked = null;
+  const lit = {marks: [], goTo, write};
+
+  function mark() {
+    if (!recording || player.recording !== recording) return;
+    const word = lit.marks[recording.wordAt(player.position)] ?? null;
+    if (word === marked) return;
+    marked?.classList.remove("now");
+    word?.classList.add("now");
+    marked = word;
+    if (word) scrollTo(text.closest(".read"), word);
+  }
+
+  function write() {
+    recording = player.recording && isOurs(player.recording) ? player.recording : null;
+    [lit.marks, marked] = [[], null];
+    onWrite(recording);
+    if (recording?.words.length) text.replaceChildren(...pieces(recording, lit.marks));
+    mark();
+  }
+
+  function goTo(index) {
+    const word = recording?.words[Math.max(0, Math.min(index, lit.marks.length - 1))];
+    if (word) player.seek(word.start);
+  }
+
   player.addEventListener("position", mark);
   player.addEventListener("load", () => {
     player.recording?.addEventListener("timed", write);
     write();
   });
   write();
-  return text;
+  return lit;
 }
 
 /** Keeps a word in sight without moving the page. */
@@ -59,11 +71,14 @@ function scrollTo(text, {offsetTop, offsetHeight}) {
   if (!isSeen) text.scrollTop = offsetTop - text.clientHeight / 3;
 }
 
+/** Whether the words of a recording have places in the text as it was written. */
+export const isAsWritten = ({body}) => Boolean(body?.input) && body.input_type !== "ssml" && !body.refine;
+
 /** Returns the words and what stands between them: turns with names, a plain text as it was written, or nothing that is known. */
 function pieces(recording, marks) {
   const {turns, words, body} = recording;
   if (turns) return piecesOfTurns(turns, words, marks);
-  if (body && body.input_type !== "ssml" && !body.refine) return piecesOfText(Array.from(body.input), words, marks);
+  if (isAsWritten(recording)) return piecesOfText(Array.from(body.input), words, marks);
   return words.flatMap((word, index) => [index > 0 && (word.before ?? " "), wordMark(word, marks)]).filter(Boolean);
 }
 

@@ -6,6 +6,10 @@
  * Never: the DOM, the network: it runs in the thread of the audio device
  */
 
+export const CAPACITY_S = 8;
+const LEAD_S = 0.06;
+const REPORT_S = 0.02;
+
 export class Ring {
   /** @param capacity samples; @param lead samples that have to be there before playing begins, or begins again */
   constructor(capacity, lead) {
@@ -52,6 +56,44 @@ export class Ring {
     if (count < block.length && !this.isEnded) {
       this.underruns += 1;
       this.isRunning = false;
+    }
+    return block;
+  }
+}
+
+/** The ring's orders and its reports, wherever it runs: push, clear, end, play, pause; every 20 ms which clear it is of, played, underruns, over. */
+export class Playback {
+  constructor(rate, report) {
+    this.ring = new Ring(CAPACITY_S * rate, LEAD_S * rate);
+    this.report = report;
+    this.reportEvery = REPORT_S * rate;
+    this.since = 0;
+    this.epoch = 0;
+    this.isPlaying = false;
+  }
+
+  order({type, samples, epoch}) {
+    if (type === "push" && epoch === this.epoch) this.ring.push(samples);
+    else if (type === "end" && epoch === this.epoch) this.ring.end();
+    else if (type === "play") this.isPlaying = true;
+    else if (type === "pause") this.isPlaying = false;
+    else if (type === "clear") {
+      this.ring.clear();
+      if (epoch.isNew) this.ring.underruns = 0;
+      this.epoch = epoch.number;
+    }
+  }
+
+  /** Fills a block of the device. */
+  fill(block) {
+    if (!this.isPlaying) return block.fill(0);
+    this.ring.pull(block);
+    this.since += block.length;
+    if (this.since >= this.reportEvery || this.ring.isOver) {
+      const {played, underruns, isOver} = this.ring;
+      this.report({epoch: this.epoch, played, underruns, isOver});
+      this.since = 0;
+      if (isOver) this.isPlaying = false;
     }
     return block;
   }

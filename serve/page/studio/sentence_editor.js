@@ -9,13 +9,14 @@
 import {json} from "./api.js";
 import {button, el, field} from "./dom.js";
 import {attempt, errorPlace} from "./errors.js";
-import {pathOf} from "./job_state.js";
+import {pathOf} from "./state.js";
+import {t} from "./strings.js";
 
 /** Returns {element, show, close}: `show(job, part)` opens the form; `onSpoken(part)` is called once the service has accepted it. */
 export function sentenceEditor(onSpoken) {
   const title = el("h3", {}), errors = errorPlace();
   const text = el("textarea", {id: "sentence-text", rows: 3, spellcheck: true});
-  const seed = el("input", {id: "sentence-seed", inputMode: "numeric", autocomplete: "off", placeholder: "another one is drawn"});
+  const seed = el("input", {id: "sentence-seed", inputMode: "numeric", autocomplete: "off", placeholder: "a new one"});
   const element = el("section", {class: "card", id: "sentence", "aria-label": "Say a sentence again", hidden: true},
     title, field("Text", text), el("div", {class: "row"}, field("Seed", seed)), errors,
     el("div", {class: "buttons"}, button("Say it again", () => attempt(errors, speak), {class: "go", id: "sentence-go"}), button("Close", close, {id: "sentence-close"})));
@@ -23,7 +24,7 @@ export function sentenceEditor(onSpoken) {
 
   function show(ofJob, chosen) {
     [job, part] = [ofJob, chosen];
-    title.textContent = `Sentence ${part.index + 1}, seed ${part.seed}`;
+    title.textContent = t("Sentence {number}, seed {seed}", {number: part.index + 1, seed: part.seed});
     [text.value, seed.value] = [part.text, ""];
     errors.replaceChildren();
     element.hidden = false;

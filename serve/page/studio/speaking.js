@@ -11,6 +11,7 @@ import {Cut, Refused} from "./errors.js";
 import {Recording} from "./recording.js";
 import {unbroken} from "./resuming.js";
 import {draft} from "./state.js";
+import {t} from "./strings.js";
 
 export const newSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
 
@@ -83,6 +84,6 @@ function headerFacts(headers) {
 
 /** Returns warnings in words: `emoji: 2, unknown to model: 7`. */
 export function warningsText(warnings) {
-  const told = Object.entries(warnings ?? {}).map(([code, count]) => `${code.replaceAll("_", " ")}: ${count}`);
-  return told.join(", ") || "none";
+  const told = Object.entries(warnings ?? {}).map(([code, count]) => `${t(code.replaceAll("_", " "))}: ${count}`);
+  return told.join(", ") || t("nothing");
 }

@@ -1,14 +1,13 @@
-/* State: what is written in the form, and the key, as long as the tab lives.
+/* State: what is written in the forms, and the key, as long as the tab lives.
  *
  * In:    patches
  * Out:   values, and a call whenever they change
- * Owns:  sessionStorage `draft` and `key`, localStorage `theme`; what sections keep beside them
+ * Owns:  sessionStorage `draft`, `book` and `key`, localStorage `looks`; what sections keep beside them
  * Never: a key in an address, a cookie or anything that outlives the tab
  */
 
-const DRAFT = {
-  input: "Hello there. This sentence is spoken while it is still being written.",
-  input_type: "text", voice: "", seed: "", locked: false, speed: 1, temperature: 0.3, language: "auto", latency: "",
+export const DRAFT = {
+  input: "", input_type: "text", voice: "", seed: "", locked: false, speed: 1, temperature: 0.3, language: "auto", latency: "",
   refine: false, allow_control_tags: false, lexicon: "", readAlong: true, format: "mp3",
 };
 
@@ -41,6 +40,27 @@ export class Kept {
   }
 }
 
-export const draft = new Kept(sessionStorage, "draft", DRAFT);
+export const looks = new Kept(localStorage, "looks", {theme: "auto", language: "auto"});
 export const access = new Kept(sessionStorage, "key", {key: ""});
-export const looks = new Kept(localStorage, "theme", {theme: "auto"});
+export const draft = new Kept(sessionStorage, "draft", DRAFT);
+
+export const JOBS = "v1/audio/jobs";
+export const FORMATS = ["m4b", "mp3", "opus", "aac", "flac", "wav"];
+export const FINISHED = ["succeeded", "failed", "cancelled"];
+
+export const book = new Kept(sessionStorage, "book", {voice: "", seed: "", locked: false, speed: "1", format: "m4b", readAs: "", words: false, open: ""});
+
+/** A file that was dropped anywhere, or the text of the form, until the section takes it. */
+export const waiting = {file: null};
+
+/** Opens the section with a file. */
+export function offer(file) {
+  waiting.file = file;
+  if (location.hash === "#/book") dispatchEvent(new Event("hashchange"));
+  else location.hash = "#/book";
+}
+
+export const asBook = () => offer(new File([draft.value.input], draft.value.input_type === "ssml" ? "text.ssml" : "text.txt"));
+
+/** Returns the path of a job, or of something below it. */
+export const pathOf = (id, below = "") => `${JOBS}/${id}${below}`;

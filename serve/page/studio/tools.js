@@ -1,43 +1,72 @@
-/* Tools: the key and the looks, at the top of the page.
+/* Tools: what is behind the gear: colours, language, the key, the documents; and the question for a key.
  *
- * In:    what is typed and chosen
- * Out:   the state's key and theme; an event `theme` for what paints by itself
+ * In:    what is typed and chosen; an event `key-needed`
+ * Out:   the state's key and looks; events `theme` for what paints by itself, `key-set` for what waits for a key
  * Owns:  data-theme of the document
- * Never: a key that leaves the tab
+ * Never: a key that leaves the tab; a question for one before somebody was refused
  */
 
-import {el, select} from "./dom.js";
-import {readVoices} from "./voice_list.js";
+import {button, el, field, icon, select} from "./dom.js";
 import {service} from "./service.js";
 import {access, looks} from "./state.js";
+import {t} from "./strings.js";
+import {readVoices} from "./voice_list.js";
 
-export function tools(place) {
-  place.append(themeSelect(), keyField());
+/** Fills two places: the button, and what is above the sections. */
+export function tools(place, top) {
+  const ask = keyForm(), open = () => settings.showModal();
+  const settings = el("dialog", {id: "settings", "aria-label": "Settings"},
+    themeField(), languageField(),
+    button("Change the key", () => { settings.close(); document.dispatchEvent(new Event("key-needed")); }, {id: "change-key"}),
+    el("p", {class: "links"}, el("a", {href: "docs"}, t("API")), el("a", {href: "source"}, t("Source, AGPL-3.0-or-later"))),
+    button("Close", () => settings.close(), {class: "go"}));
+  settings.addEventListener("click", event => event.target === settings && settings.close());
+  place.append(el("button", {type: "button", id: "gear", class: "plain", onclick: open, "aria-label": "Settings", title: "Settings"}, icon("gear")), settings);
+  top.append(service.notice, ask);
 }
 
-function themeSelect() {
-  const choice = select({id: "theme", "aria-label": "Colours"}, [["auto", "◐ auto"], ["light", "☀ light"], ["dark", "☾ dark"]]);
+function themeField() {
+  const choice = select({id: "theme"}, [["auto", "as the system"], ["light", "light"], ["dark", "dark"]]);
   choice.addEventListener("change", () => looks.set({theme: choice.value}));
   looks.watch(({theme}) => {
     choice.value = theme;
     document.documentElement.dataset.theme = theme;
     document.dispatchEvent(new Event("theme"));
   });
-  return choice;
+  return field("Colours", choice);
 }
 
-function keyField() {
-  const key = el("input", {id: "key", type: "password", autocomplete: "off", spellcheck: false, placeholder: "key, if needed", "aria-label": "Key"});
-  key.value = access.value.key;
-  const list = () => readVoices().catch(() => {});  // without a key there is no list yet; a request will say so
-  key.addEventListener("change", () => {
-    key.value = key.value.trim();
-    access.set({key: key.value});
-    list();
+/** Another language is another page: what was written is kept. */
+function languageField() {
+  const choice = select({id: "page-language"}, [["auto", "as the browser"], ["en", "English"], ["zh", "中文"]]);
+  choice.value = looks.value.language;
+  choice.addEventListener("change", () => {
+    looks.set({language: choice.value});
+    location.reload();
   });
-  document.addEventListener("key-needed", () => key.classList.add("needed"));
-  access.watch(() => key.classList.remove("needed"));
-  service.addEventListener("back", list);
-  list();
-  return key;
+  return field("Language of this page", choice);
+}
+
+function keyForm() {
+  const key = el("input", {id: "key", type: "password", autocomplete: "off", spellcheck: false});
+  key.value = access.value.key;
+  const form = el("form", {id: "ask", hidden: true, onsubmit: event => { event.preventDefault(); use(); }},
+    el("label", {htmlFor: "key"}, t("This service asks for a key; it stays in this tab.")), key, el("button", {class: "go"}, t("Use it")));
+  const read = () => readVoices().catch(() => {});  // without a key there is no list yet
+  function use() {
+    if (key.value.trim() === access.value.key) return;
+    key.value = key.value.trim();
+    form.hidden = true;
+    access.set({key: key.value});
+    document.dispatchEvent(new Event("key-set"));
+    read();
+  }
+  key.addEventListener("change", use);
+  document.addEventListener("key-needed", () => {
+    form.hidden = false;
+    key.focus();
+  });
+  service.addEventListener("back", read);
+  read();
+  return form;
 }

@@ -8,7 +8,8 @@
 
 import {keepVoices, voiceSelect} from "./cast_editor.js";
 import {OWN_OF_TURN, changed, dialogue, setTurns} from "./dialogue_state.js";
-import {button, el, field, select} from "./dom.js";
+import {button, el, field, fold, select} from "./dom.js";
+import {t} from "./strings.js";
 
 export function turnEditor() {
   const list = el("ol", {class: "turns", id: "turns", "aria-label": "Turns"});
@@ -47,18 +48,18 @@ export function turnEditor() {
 
   function row(turn, at, cast) {
     const number = at + 1, change = property => event => setTurns(changed(at, {[property]: event.target.value}));
-    const speaker = select({"aria-label": `Speaker of turn ${number}`, class: "speaker", onchange: event => arrange(changed(at, {speaker: event.target.value}), at, ".speaker")}, cast.map(one => one.name));
+    const speaker = select({"aria-label": t("Speaker of turn {number}", {number}), class: "speaker", onchange: event => arrange(changed(at, {speaker: event.target.value}), at, ".speaker")}, cast.map(one => one.name));
     speaker.value = turn.speaker;
     const input = (property, name, about) => field(name, el("input", {value: turn[property], autocomplete: "off", onchange: change(property), ...about}));
-    const act = (text, name, action, about = {}) => button(text, action, {class: `small ${name.split(" ")[0].toLowerCase()}`, "aria-label": `${name} turn ${number}`, title: name, ...about});
+    const act = (text, name, action, about = {}) => button(text, action, {class: `small ${name.split(" ")[0].toLowerCase()}`, "aria-label": `${t(name)}: ${t("turn {number}", {number})}`, title: name, ...about});
     return el("li", {class: "card"},
       el("div", {class: "inline"}, speaker,
-        act("↑", "Up with", () => move(at, at - 1, ".up"), {disabled: at === 0}),
-        act("↓", "Down with", () => move(at, at + 1, ".down"), {disabled: number === dialogue.value.turns.length}),
-        act("+", "Add behind", () => add(at)),
+        act("↑", "Up", () => move(at, at - 1, ".up"), {disabled: at === 0}),
+        act("↓", "Down", () => move(at, at + 1, ".down"), {disabled: number === dialogue.value.turns.length}),
+        act("+", "Add", () => add(at)),
         act("✕", "Delete", () => remove(at))),
-      el("textarea", {value: turn.text, rows: 2, spellcheck: true, "aria-label": `Text of turn ${number}`, oninput: change("text")}),
-      el("details", {open: Object.keys(OWN_OF_TURN).some(name => turn[name] !== "")}, el("summary", {}, "Its own"), el("div", {class: "row"},
+      el("textarea", {value: turn.text, rows: 2, spellcheck: true, "aria-label": t("Text of turn {number}", {number}), oninput: change("text")}),
+      fold("Its own", {open: Object.keys(OWN_OF_TURN).some(name => turn[name] !== "")}, el("div", {class: "row"},
         field("Voice", voiceSelect(turn.voice, change("voice"), "the speaker's")),
         input("speed", "Speed", {type: "number", min: 0.25, max: 4, step: 0.05, placeholder: "the speaker's"}),
         input("seed", "Seed", {inputMode: "numeric", placeholder: "the speaker's"}),

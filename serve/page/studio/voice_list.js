@@ -1,19 +1,21 @@
-/* Voice list: the voices and languages of the service, for every section that names voices.
+/* Voice list: the voices, languages and limits of the service; what people are told about a voice.
  *
- * In:    GET /v1/audio/voices
- * Out:   the list, and a call whenever it was read anew
+ * In:    GET /v1/audio/voices, whose `labels` are measured words; GET /v1/
+ * Out:   the list, and a call whenever it was read anew; names, sounds, discs
  * Owns:  the list
- * Never: a voice's audio
+ * Never: a voice's audio; a seed as a name
  */
 
 import {json} from "./api.js";
+import {el} from "./dom.js";
+import {isChinese, t} from "./strings.js";
 
 const listeners = new Set();
-export const known = {voices: [], languages: []};
+export const known = {voices: [], languages: [], max_text_chars: Infinity};
 
 /** Reads the list again. Throws Refused, Unreachable. */
 export async function readVoices() {
-  Object.assign(known, await json("v1/audio/voices"));
+  Object.assign(known, ...await Promise.all(["v1/", "v1/audio/voices"].map(path => json(path))));
   listeners.forEach(listener => listener(known));
 }
 
@@ -29,9 +31,39 @@ export const offerVoices = (select, first, isOffered) => watchVoices(() => fillW
 /** Does it once, for selects that do not live as long as the page. */
 export function fillWithVoices(select, first = [], isOffered = () => true) {
   const voices = known.voices.filter(isOffered), chosen = select.dataset.chosen ?? select.value;
-  const options = [...first, ...voices.map(voice => [voice.id, voice.name || voice.id])];
-  if (chosen && !options.some(([id]) => id === chosen)) options.push([chosen, chosen]);
+  const options = [...first, ...voices.map(voice => [voice.id, [nameOf(voice), soundOf(voice)].filter(Boolean).join(" · ")])];
+  if (chosen && !options.some(([id]) => id === chosen)) options.push([chosen, nameOf(voiceOf(chosen), chosen)]);
   select.replaceChildren(...options.map(([id, name]) => new Option(name, id)));
   select.value = chosen;
   if (select.selectedIndex < 0) select.selectedIndex = 0;
+}
+
+/** Returns the voice that nobody speaks with yet and that is furthest from those who do; undefined if there is none. */
+export function unused(taken) {
+  const hz = id => Math.log(Number(voiceOf(id)?.labels.pitch_hz)) || 0, free = known.voices.filter(({id, read_only: isShipped}) => isShipped && !taken.includes(id));
+  const distance = ({id}) => Math.min(...taken.map(other => Math.abs(hz(other) - hz(id))));
+  return free.reduce((best, voice) => !best || (taken.length && distance(voice) > distance(best)) ? voice : best, undefined)?.id;
+}
+
+const PITCHES = ["deep", "low", "middle", "high", "very high"];
+
+/** Returns the voice of an id; for an empty one that of the service. */
+export const voiceOf = id => known.voices.find(voice => voice.id === (id || "default")) ?? known.voices.find(voice => voice.aliases.includes(id || "default"));
+
+/** Returns a name: of a person, of a stored voice, or a number for weights that were not measured. */
+export function nameOf(voice, id = "") {
+  if (!voice) return id ? t("A mixture or a seed") : t("Voice of the service");
+  const {labels, name} = voice;
+  if (labels?.pitch) return isChinese ? labels.name_zh : name;
+  const seed = /^(?:voice-|seed:)(\d+)$/.exec(voice.id);
+  return seed ? t("Voice {number}", {number: seed[1]}) : voice.id === "default" ? t("Voice of the service") : name || voice.id;
+}
+
+/** Returns `deep · warm, calm`; what is not measured says nothing. */
+export const soundOf = ({labels = {}} = {}) => labels.pitch ? `${t(labels.pitch)} · ${t(labels.tone)}${t(", ")}${t(labels.pace)}` : "";
+
+/** Returns a disc coloured by the pitch, with the first letter of the name. */
+export function disc(voice, id = "") {
+  const pitch = PITCHES.indexOf(voice?.labels?.pitch);
+  return el("span", {class: `disc pitch-${pitch}`, "aria-hidden": "true"}, Array.from(nameOf(voice, id))[0]);
 }

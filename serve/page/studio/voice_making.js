@@ -7,12 +7,12 @@
  */
 
 import {json} from "./api.js";
-import {button, el, field, select} from "./dom.js";
+import {button, el, field, fold, select} from "./dom.js";
 import {attempt, errorPlace} from "./errors.js";
 import {preview} from "./preview.js";
 import {newSeed} from "./speaking.js";
 import {draft} from "./state.js";
-import {metadataFields} from "./voice_fields.js";
+import {t} from "./strings.js";
 import {offerVoices, readVoices} from "./voice_list.js";
 
 const MOST_PARTS = 8;
@@ -25,12 +25,12 @@ function maker(id, title, parts, body, say, more = []) {
   const errors = errorPlace(), fields = metadataFields();
   const save = async () => {
     const made = await json("v1/audio/voices", {method: "POST", body: body(fields.value())});
-    say(`${made.name} is saved.`);
+    say(t("{name} is saved.", {name: made.name}));
     await readVoices();
   };
   const form = el("form", {onsubmit: event => { event.preventDefault(); attempt(errors, save); }},
-    parts, fields.element, el("div", {class: "buttons"}, el("button", {class: "save"}, "Save as a voice"), more.map(make => make(errors))), errors);
-  return el("details", {class: "card", id}, el("summary", {}, title), form);
+    parts, fields.element, el("div", {class: "buttons"}, el("button", {class: "save"}, t("Save as a voice")), more.map(make => make(errors))), errors);
+  return fold(title, {class: "card", id}, form);
 }
 
 const action = (text, run, props) => errors => button(text, () => attempt(errors, run), props);
@@ -57,7 +57,7 @@ export function blendForm(say) {
   const form = maker("blend", "Mix voices", [rows, el("p", {}, shown)], metadata => ({...metadata, blend: expression()}), say, [
     () => button("Add a voice", add, {id: "blend-add"}),
     action("Listen", () => preview(expression()), {id: "blend-listen"}),
-    () => button("Use without saving", () => { draft.set({voice: expression()}); say("The form uses this mixture."); }, {id: "blend-use"})]);
+    () => button("Use without saving", () => { draft.set({voice: expression()}); say(t("The form uses this mixture.")); }, {id: "blend-use"})]);
   form.addEventListener("toggle", () => { while (form.open && rows.children.length < 2) add(); });
   return form;
 }
@@ -66,22 +66,22 @@ export function blendForm(say) {
 export function seedForm(say) {
   const seed = el("input", {id: "voice-seed", inputMode: "numeric", required: true, autocomplete: "off"});
   const like = select({id: "voice-like"}, []), found = el("ul", {class: "plain inline", id: "voice-suggestions"});
-  offerVoices(like, [["", "anybody"]]);
+  offerVoices(like, [["", t("anybody")]]);
 
   async function suggest() {
     const body = {count: 4, seed: newSeed(), ...(like.value && {filter: {like: like.value}})};
     const {voices} = await json("v1/audio/voices/random", {method: "POST", body});
     found.replaceChildren(...voices.map(voice => el("li", {}, button(`▶ ${voice.seed}`, () => {
       seed.value = voice.seed;
-      attempt(errors, () => preview(voice.id));
-    }, {class: "small", "aria-label": `Listen to the speaker of seed ${voice.seed}`}))));
+      attempt(errors, () => preview(voice.id, t("seed {seed}", voice)));
+    }, {class: "small", "aria-label": t("Listen to the speaker of seed {seed}", {seed: voice.seed})}))));
   }
 
   const errors = errorPlace();
   const parts = [el("div", {class: "row"}, field("Seed", seed), field("Suggest speakers like", like)), found, errors];
   return maker("from-seed", "A voice from a seed", parts, metadata => ({...metadata, seed: Number(seed.value)}), say, [
     action("Suggest four", suggest, {id: "suggest"}),
-    action("Listen", () => preview(`seed:${seed.value.trim()}`), {id: "seed-listen"})]);
+    action("Listen", () => preview(`seed:${seed.value.trim()}`, t("seed {seed}", {seed: seed.value.trim()})), {id: "seed-listen"})]);
 }
 
 /** A cloned voice: a recording, what is said in it, and the speaker's consent. */
@@ -91,9 +91,9 @@ export function recordingForm(say) {
   const agreed = el("input", {id: "voice-agreed", type: "checkbox", required: true});
   const consent = el("input", {id: "voice-consent", placeholder: "who agreed to what, and when", autocomplete: "off"});
   const parts = [
-    el("p", {class: "quiet"}, "WAV, FLAC, OGG or MP3 of 3 to 30 seconds. Only codes are stored, not the recording."),
+    el("p", {class: "quiet"}, t("WAV, FLAC, OGG or MP3 of 3 to 30 seconds. Only codes are stored, not the recording.")),
     el("div", {class: "row"}, field("Recording", sample), field("Statement of consent", consent)), field("Exactly what is said in it", said),
-    el("label", {class: "check"}, agreed, " The speaker has agreed to this voice")];
+    el("label", {class: "check"}, agreed, " ", t("The speaker has agreed to this voice"))];
   return maker("from-recording", "A voice from a recording", parts, metadata => {
     const form = new FormData();
     for (const [name, value] of Object.entries({...metadata, languages: metadata.languages.join(",")})) if (value) form.append(name, value);
@@ -102,4 +102,21 @@ export function recordingForm(say) {
     form.append("audio_sample", sample.files[0]);
     return form;
   }, say);
+}
+
+const NAMES = {name: "Name", languages: "Languages", description: "Description", licence: "Licence"};
+
+export function metadataFields({name = "", languages = [], description = "", licence = ""} = {}) {
+  const input = (kind, value, more = {}) => el("input", {class: kind, value, autocomplete: "off", ...more});
+  const inputs = {
+    name: input("voice-name", name, {required: true, maxLength: 80}), languages: input("voice-languages", languages.join(", "), {placeholder: "en, zh"}),
+    description: input("voice-description", description), licence: input("voice-licence", licence),
+  };
+  const element = el("div", {class: "row"}, Object.entries(inputs).map(([kind, each]) => field(NAMES[kind], each)));
+  const value = () => ({
+    ...(inputs.name.value.trim() && {name: inputs.name.value.trim()}),
+    languages: inputs.languages.value.split(/[\s,]+/).filter(Boolean),
+    description: inputs.description.value.trim(), licence: inputs.licence.value.trim(),
+  });
+  return {element, value};
 }

@@ -59,7 +59,7 @@ function tell(canvas) {
   const {recording, position} = player, duration = recording?.duration ?? 0;
   canvas.setAttribute("aria-valuemax", duration.toFixed(1));
   canvas.setAttribute("aria-valuenow", position.toFixed(1));
-  canvas.setAttribute("aria-valuetext", `${clock(position)} of ${clock(duration)}`);
+  canvas.setAttribute("aria-valuetext", `${clock(position)} / ${clock(duration)}`);
 }
 
 function paint(canvas) {

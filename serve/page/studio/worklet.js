@@ -6,7 +6,7 @@
  * Never: the DOM, the network
  */
 
-import {Playback} from "./playback.js";
+import {Playback} from "./ring.js";
 
 class Worklet extends AudioWorkletProcessor {
   constructor() {

@@ -1,7 +1,7 @@
 /* Dialogue: what several speakers say becomes one sound while it is made.
  *
  * In:    the dialogue
- * Out:   a take in the player, read along with names; stems, subtitles, the same request as code
+ * Out:   speech in the player, read along with names; stems, subtitles, the same request as code
  * Owns:  what was spoken last
  * Never: two requests at once
  */
@@ -9,62 +9,38 @@
 import {file, json} from "../api.js";
 import {castEditor} from "../cast_editor.js";
 import {codeBox} from "../code.js";
-import {seedToUse} from "../composer.js";
-import {bodyOf, dialogue, setScript} from "../dialogue_state.js";
-import {button, el, facts, field, seconds} from "../dom.js";
+import {EXAMPLE, bodyOf, dialogue, setScript} from "../dialogue_state.js";
+import {button, el, field, fold} from "../dom.js";
 import {fileName, requestOf, saveBlob} from "../download.js";
 import {attempt, errorPlace} from "../errors.js";
 import {live} from "../live.js";
-import {player} from "../player.js";
 import {readAlong} from "../read_along.js";
-import {newSeed, speak, warningsText} from "../speaking.js";
+import {seedField, seedToUse} from "../speech_form.js";
 import {draft} from "../state.js";
+import {t} from "../strings.js";
 import {turnEditor} from "../turn_editor.js";
 
 const PATH = "v1/audio/dialogue";
-const FACTS = {first: "first audio", length: "audio", dry: "underruns", seed: "seed", warnings: "not as written"};
 
 export function create() {
-  const errors = errorPlace(), status = el("p", {role: "status", class: "quiet", id: "status"});
-  const figures = facts(FACTS), code = codeBox();
-  const speakButton = button("Speak", () => begin(), {class: "go", id: "go"});
-  const stopButton = button("Stop", () => doing.stop(), {id: "stop", disabled: true});
+  const errors = errorPlace(), code = codeBox(["curl", "python"]);
   const more = [
     button("Stems (zip)", () => attempt(errors, saveStems), {id: "stems"}),
     button("Subtitles (SRT)", () => attempt(errors, () => saveSubtitles("srt")), {id: "srt"}),
     button("Subtitles (VTT)", () => attempt(errors, () => saveSubtitles("vtt")), {id: "vtt"}),
   ];
-  const doing = live(figures, show, tell);
+  const files = el("div", {class: "buttons"}, more);
   let spoken = null;
 
   function begin() {
-    doing.stop();
-    const body = bodyOf(dialogue.value, seedToUse(dialogue));
-    return attempt(errors, () => speakOnce(body), "Speak again");
+    const body = bodyOf(dialogue.value, seedToUse(dialogue)), [{speaker, text}] = body.turns;
+    const about = {path: PATH, title: `${speaker}: ${text}`.slice(0, 80), turns: body.turns, onBegin: recording => { spoken = recording; }};
+    return live.begin(body, errors, about);
   }
 
-  async function speakOnce(body) {
-    doing.stop();
-    if (!body.turns.length) throw new Error("Nobody says anything yet: write a line like “Anna: Who is there?”");
-    const [{speaker, text}] = body.turns;
-    const begun = speak(body, {path: PATH, title: `${speaker}: ${text}`.slice(0, 80), turns: body.turns});
-    spoken = begun.recording;
-    await doing.play(begun);
-  }
-
-  function show(text, isBusy = false) {
-    status.textContent = text;
-    stopButton.disabled = !isBusy;
-    more.forEach(each => { each.disabled = isBusy || !spoken?.facts.took; });
-  }
-
-  function tell({facts: known, duration}) {
-    const {values} = figures;
-    if (known.firstAudio !== undefined) values.first.textContent = seconds(known.firstAudio);
-    values.length.textContent = duration ? seconds(duration) : "–";
-    values.seed.textContent = known.seed ?? "–";
-    values.warnings.textContent = known.took === undefined ? "–" : warningsText(known.warnings);
-    show(status.textContent);
+  function offer() {
+    files.hidden = !spoken;
+    for (const each of more) each.disabled = Boolean(live.speaking) || !spoken?.facts.took;
   }
 
   async function saveStems() {
@@ -82,20 +58,28 @@ export function create() {
     code.show({...bodyOf(dialogue.value, seed.trim() ? Number(seed) : undefined), response_format: format}, `dialogue.${format}`, PATH);
   }
 
-  player.addEventListener("position", () => { if (player.recording === spoken) figures.values.dry.textContent = String(player.underruns); });
+  live.addEventListener("change", offer);
   dialogue.watch(showCode);
   draft.watch(showCode);
-  show("");
-  const element = el("div", {}, editor(),
-    el("div", {class: "buttons"}, speakButton, stopButton, status), errors, readAlong(), figures.list,
-    el("div", {class: "buttons"}, more), code.box);
-  return {element, act: begin, open: showCode};
+  offer();
+  const actor = {speak: begin, isReady: () => dialogue.value.turns.some(({text}) => text.trim()), watch: listener => dialogue.watch(listener)};
+  const element = el("div", {class: "speak"},
+    el("section", {class: "sheet", "aria-label": "Script"}, editor(), errors, readAlong(recording => recording.turns), files),
+    el("section", {class: "side", "aria-label": "Cast"}, castEditor(),
+      fold("More", {}, seedField(dialogue, "dialogue-seed"), gapField()), fold("Copy as", {}, code.box)));
+  return {element, actor, open: below => {
+    showCode();
+    if (below !== "example") return;
+    history.replaceState(null, "", "#/dialogue");
+    setScript(EXAMPLE);
+    begin();
+  }};
 }
 
-/** Returns the script or the turns, whichever is chosen, above the cast and what all turns share. */
+/** Returns the script or the turns, whichever is chosen. */
 function editor() {
   const script = el("textarea", {id: "script", rows: 8, spellcheck: true, "aria-label": "Script", oninput: event => setScript(event.target.value)});
-  const hint = el("p", {class: "quiet"}, "A line that begins with a name and a colon begins a turn. Any other line goes on with it; begin it with a space if it looks like a name.");
+  const hint = el("p", {class: "quiet"}, t("A line that begins with a name and a colon begins a turn. Any other line goes on with it; begin it with a space if it looks like a name."));
   const views = {script: el("div", {}, script, hint), turns: turnEditor()};
   const choices = Object.keys(views).map(view => button({script: "Script", turns: "Turns"}[view], () => dialogue.set({view}), {class: "small", id: `view-${view}`}));
   dialogue.watch(({view, script: text}) => {
@@ -105,19 +89,7 @@ function editor() {
     });
     if (script.value !== text) script.value = text;
   });
-  return el("div", {},
-    el("section", {class: "card", "aria-label": "What is said"}, el("div", {class: "buttons", role: "group", "aria-label": "Write as"}, choices), Object.values(views)),
-    el("h3", {}, "Cast"), castEditor(),
-    el("section", {class: "card", "aria-label": "All turns"}, el("div", {class: "row"}, seedField(), gapField())));
-}
-
-function seedField() {
-  const seed = el("input", {id: "dialogue-seed", inputMode: "numeric", autocomplete: "off", placeholder: "drawn anew", "aria-label": "Seed"});
-  const keep = el("input", {type: "checkbox", id: "dialogue-locked", onchange: () => dialogue.set({locked: keep.checked})});
-  seed.addEventListener("change", () => dialogue.set({seed: seed.value, locked: seed.value.trim() !== ""}));
-  dialogue.watch(({seed: written, locked}) => { [seed.value, keep.checked] = [written, locked]; });
-  const dice = button("⚄", () => dialogue.set({seed: String(newSeed()), locked: true}), {class: "small", "aria-label": "Draw a seed", title: "Draw a seed"});
-  return el("div", {class: "field"}, el("span", {}, "Seed"), el("div", {class: "inline"}, seed, dice, el("label", {class: "check"}, keep, " keep")));
+  return el("div", {}, el("div", {class: "buttons", role: "group", "aria-label": "Write as"}, choices), Object.values(views));
 }
 
 function gapField() {

@@ -1,70 +1,101 @@
-/* Speak: a text becomes sound while it is made.
+/* Speak: the text is the page; beside it who speaks, and how.
  *
  * In:    the draft
- * Out:   a take in the player; figures, read-along, the same request as code
+ * Out:   speech in the player, its words lit in the text itself; code for the same samples
  * Owns:  nothing
- * Never: two requests at once
+ * Never: a setting between the text and its sound
  */
 
 import {codeBox} from "../code.js";
-import {seedToUse} from "../composer.js";
-import {button, el, facts, seconds} from "../dom.js";
+import {button, el, fold} from "../dom.js";
 import {fileName, requestOf} from "../download.js";
-import {attempt, errorPlace} from "../errors.js";
+import {errorPlace} from "../errors.js";
+import {asBook, draft} from "../state.js";
 import {live} from "../live.js";
 import {player} from "../player.js";
-import {readAlong} from "../read_along.js";
-import {bodyOf, speak, warningsText} from "../speaking.js";
-import {draft} from "../state.js";
+import {isAsWritten, light, readAlong} from "../read_along.js";
+import {bodyOf} from "../speaking.js";
+import {bound, languageField, moreFields, personLink, seedToUse, speedField} from "../speech_form.js";
+import {EXAMPLES, FIRST_TEXT, t} from "../strings.js";
+import {known, watchVoices} from "../voice_list.js";
 
-const FACTS = {
-  first: "first audio", total: "finished", length: "audio", dry: "underruns", seed: "seed", voice: "voice", warnings: "not as written",
+const letters = text => Array.from(text).length;
+const errors = errorPlace();
+
+/** What the round button does wherever the draft is the text. */
+export const draftActor = {
+  speak: () => live.begin({...bodyOf(), seed: seedToUse()}, errors),
+  isReady: () => draft.value.input.trim() !== "" && letters(draft.value.input) <= known.max_text_chars,
+  watch: listener => { draft.watch(listener); watchVoices(listener); },
 };
 
 export function create() {
-  const errors = errorPlace(), status = el("p", {role: "status", class: "quiet", id: "status"});
-  const figures = facts(FACTS), code = codeBox();
-  const speakButton = button("Speak", () => begin(), {class: "go", id: "go"});
-  const stopButton = button("Stop", () => doing.stop(), {id: "stop", disabled: true});
-  const doing = live(figures, show, tell);
-
-  function begin() {
-    doing.stop();
-    const body = {...bodyOf(), seed: seedToUse()};
-    return attempt(errors, () => speakOnce(body), "Speak again");
-  }
-
-  function speakOnce(body) {
-    doing.stop();
-    return doing.play(speak(body));
-  }
-
-  function show(text, isBusy = false) {
-    status.textContent = text;
-    stopButton.disabled = !isBusy;
-  }
-
-  function tell(recording) {
-    if (player.recording !== recording) return;
-    const {facts: known, duration} = recording, {values} = figures;
-    if (known.firstAudio !== undefined) values.first.textContent = seconds(known.firstAudio);
-    if (known.took !== undefined) values.total.textContent = seconds(known.took);
-    values.length.textContent = duration ? seconds(duration) : "–";
-    values.seed.textContent = known.seed ?? "–";
-    values.voice.textContent = known.voice ?? "–";
-    values.warnings.textContent = known.took === undefined ? "–" : warningsText(known.warnings);
-  }
-
-  function showCode() {
+  const code = codeBox();
+  const showCode = () => {
     const {seed, locked, format} = draft.value;
     const body = requestOf({body: {...bodyOf(), ...(seed.trim() && {seed: Number(seed)})}}, format);
     code.show(body, fileName({body, title: "", facts: {voice: draft.value.voice, seed: locked ? seed : ""}}, format));
-  }
-
-  player.addEventListener("load", () => player.recording && tell(player.recording));
-  player.addEventListener("position", () => { figures.values.dry.textContent = String(player.underruns); });
+  };
   draft.watch(showCode);
-  const element = el("div", {},
-    el("div", {class: "buttons"}, speakButton, stopButton, status), errors, readAlong(), figures.list, code.box);
-  return {element, act: begin, open: showCode};
+  const element = el("div", {class: "speak"},
+    el("section", {class: "sheet", "aria-label": "Text"}, textField(), counter(), readAlong(recording => recording.body?.input && !isAsWritten(recording)), errors, chips()),
+    el("section", {class: "side", "aria-label": "Voice"}, personLink(), languageField(), speedField(), moreFields(),
+      fold("Copy as", {}, code.box)));
+  return {element, actor: draftActor, open: () => {
+    if (!element.contains(errors)) element.querySelector(".sheet").append(errors);
+    showCode();
+  }};
+}
+
+/** Returns the text field above its own text, in which the words are lit: both have the same letters at the same places. */
+function textField() {
+  const input = bound(el("textarea", {"aria-label": "Text", spellcheck: true, placeholder: "Write what is to be said."}), "input");
+  const under = el("div", {id: "read-along", class: "under", "aria-hidden": "true"});
+  const isShown = recording => isAsWritten(recording) && recording.body.input === draft.value.input;
+  const box = el("div", {class: "read text"}, under, input);
+  const lit = light(under, isShown, () => { under.textContent = `${draft.value.input}\u200b`; });
+  let shown = draft.value.input;
+  draft.watch(({input: text}) => {
+    if (text !== shown) lit.write();
+    shown = text;
+  });
+  input.addEventListener("input", () => {
+    live.stop();
+    player.pause();
+  });
+  input.addEventListener("click", () => {
+    const {recording} = player;
+    if (!player.isPlaying || !isShown(recording)) return;
+    const at = letters(input.value.slice(0, input.selectionStart));
+    const index = recording.words.findIndex(({source}) => at <= source[1]);
+    if (index >= 0) lit.goTo(index);
+  });
+  return box;
+}
+
+/** Returns how long the text is; one that is too long may become an audiobook. */
+function counter() {
+  const count = el("span", {id: "count"}), toBook = button("Make an audiobook of it", asBook, {id: "as-book", class: "small"});
+  const show = () => {
+    const long = letters(draft.value.input), most = known.max_text_chars, isTooLong = long > most;
+    count.textContent = isTooLong ? t("{long} of {most} characters: too long for one request.", {long: long.toLocaleString(), most: most.toLocaleString()})
+      : t("{long} of {most} characters", {long: long.toLocaleString(), most: most === Infinity ? "…" : most.toLocaleString()});
+    toBook.hidden = !isTooLong;
+  };
+  draft.watch(show);
+  watchVoices(show);
+  return el("p", {class: "quiet counter", role: "status"}, count, " ", toBook);
+}
+
+/** Returns texts to begin with, as long as nothing of one's own was written. */
+function chips() {
+  const ours = new Set([t(FIRST_TEXT), ...Object.values(EXAMPLES)]);
+  const chip = ([name, text]) => button(name, () => {
+    if (name === "Two people") return location.assign("#/dialogue/example");
+    draft.set({input: text, input_type: "text", language: "auto"});
+    draftActor.speak();
+  }, {class: "chip"});
+  const list = el("div", {class: "chips", role: "group", "aria-label": "Examples"}, Object.entries(EXAMPLES).map(chip));
+  draft.watch(({input}) => { list.hidden = input.trim() !== "" && !ours.has(input); });
+  return list;
 }

@@ -16,7 +16,7 @@ from tests.support.fakes import Speaker
 from tests.support.jobs import living
 from tests.support.live_server import Live
 from tests.support.relay import relay
-from tests.support.studio import AWAY, ERROR, PLAYED, attach, choose, downloads, file_in, go_to, has_heard, visit, write
+from tests.support.studio import AWAY, ERROR, PLAYED, attach, choose, downloads, file_in, go_to, has_heard, unfold, visit, write
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -51,6 +51,7 @@ def audio(live: Live, query: str = "?format=pcm", below: str = "audio") -> bytes
 
 async def planned(page: Page, file: Path, container: str = "mp3") -> None:
     await go_to(page, "book")
+    await unfold(page)
     await choose(page, "#book-format", container)
     await attach(page, "#book-file", file)
     await page.until(PLANNED)
@@ -69,6 +70,7 @@ def test_a_book_is_planned_spoken_heard_and_saved(browser, tmp_path: Path):
         rows = "[...document.querySelectorAll('#plan-chapters tr td:nth-child(2)')].map(each => each.textContent)"
         assert await page.run(rows) == ["One", "Chapter Two"]
         assert jobs(live) == []
+        await unfold(page)
         await write(page, "#book-seed", "7")
         await page.click("#start")
         await page.until(f"{STATUS} === 'succeeded'")
@@ -100,7 +102,7 @@ def test_a_book_is_planned_spoken_heard_and_saved(browser, tmp_path: Path):
         await page.click("#sure")
         await page.until("document.querySelector('#job').hidden && document.querySelectorAll('#jobs tr').length === 0")
         assert jobs(live) == []
-        assert await page.run("document.querySelector('#player').hidden")
+        assert await page.run("document.querySelector('#play').hidden")
 
     with living(tmp_path / "jobs") as live:
         visit(browser, live.url, see, hears=True)
@@ -115,7 +117,7 @@ def test_a_sentence_is_spoken_again_with_another_seed_and_text(browser, tmp_path
         for text, seed in ((None, "99"), ("Other words.", "5")):
             await page.run("document.querySelector('#wave').focus()")
             await page.press("Home")
-            await page.run("document.querySelector('#read-along').focus()")
+            await page.run("document.querySelector('#job .read').focus()")
             await page.press("ArrowRight")
             await page.click("#again")
             await page.until("!document.querySelector('#sentence').hidden")
@@ -257,7 +259,7 @@ def test_a_job_that_was_deleted_elsewhere_and_a_file_that_is_none_are_told(brows
         await page.until(f"{STATUS} === 'succeeded'")
         delete(live)
         await page.click("#jobs button")
-        await page.until("document.querySelector('#job .error')?.textContent.includes('no such job')")
+        await page.until("document.querySelector('#job .error')?.textContent.includes('no longer there')")
 
     with living(tmp_path / "jobs") as live:
         visit(browser, live.url, see)

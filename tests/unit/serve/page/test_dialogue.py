@@ -17,16 +17,20 @@ from tests.support.live_server import Live, serving
 from tests.support.relay import Relay, relay
 from tests.support.studio import (
     AWAY,
+    BACK,
     ERROR,
     FINISHED,
     PLAYED,
     choose,
+    code_of,
     downloads,
     file_in,
     go_to,
     has_heard,
     minutes_later,
+    unfold,
     visit,
+    work,
     write,
 )
 from tests.support.waiting import until
@@ -43,6 +47,8 @@ SCRIPTS = [
     SCRIPT,
     "  Anna: Who?\n  Ben:\n  It is me.\n    Note: nobody else.\n\n\n  anna: Indented: yes.",
     "阿宝：你好。\n旁白: 10:30 到了\r\nA b c d: four words\nA b c d e: five words\n12: a number",
+    "- Ben: no name yet\n**Ben** (quietly): You?\n- **Ben**: A bullet.\n1. Ben: A number.\n<Ben> Hello.\n【Ben】 你好。",
+    '[Anna]: Brackets.\n"Cleo": Quotes.\n小雅（笑）：你好。\n* Anna: again\nAnna:without a space\nhttp://x',
     "\ufeffDr. O'Neil-Smith: It is 5:30.\nhttp://x\nA:b\n_x: y\nX_1: z\n Ben: moved in",
 ]
 """each with everybody whom the service would ask a cast for"""
@@ -55,7 +61,10 @@ def dialogue(live: Live, **fields: Any) -> requests.Response:
 def body_of(seed: int, voice: str = "calm") -> dict[str, Any]:
     """What the page asks for the script above, as a person would write it."""
     anna = {"text": "That was great.\nIt was my sister.", "speaker": "Anna"}
-    return {"turns": [anna, {"text": "The green answer.", "speaker": "Ben", "voice": voice}], "seed": seed}
+    return {
+        "turns": [{**anna, "voice": "default"}, {"text": "The green answer.", "speaker": "Ben", "voice": voice}],
+        "seed": seed,
+    }
 
 
 def measured(live: Live, voice: str = "calm") -> None:
@@ -65,13 +74,14 @@ def measured(live: Live, voice: str = "calm") -> None:
 
 async def opened(page: Page, voice: str = "calm") -> None:
     await go_to(page, "dialogue")
+    await page.until("document.querySelector('#cast select').options.length > 1")
     await write(page, "#script", SCRIPT)
     await choose(page, "#cast li:nth-child(2) select", voice)
+    await unfold(page)
 
 
 def test_a_dialogue_is_heard_and_read_along_with_names(browser, tmp_path: Path):
     async def see(page: Page) -> None:
-        await page.until("document.querySelector('#voice').options.length > 2")
         await opened(page, "voice-21")
         await write(page, "#dialogue-seed", "7")
         await page.press("Control+Enter")
@@ -118,7 +128,7 @@ def test_turns_and_script_say_the_same_and_turns_have_their_own(browser):
         await page.tab.keyboard.insert_text("Well:\nBen: said he")
         assert await page.run("document.querySelector('#turns li:nth-child(3) .speaker').value") == "Anna"
         assert await page.run(f"{STATE}.script") == f"{SCRIPT}\nAnna: Well:\n Ben: said he"
-        await page.click("#turns li:nth-child(2) summary")
+        await unfold(page)
         for number, value in ((2, "1.5"), (3, "9"), (4, "600")):
             await write(page, f"#turns li:nth-child(2) .row .field:nth-child({number}) input", value)
         # What is a turn's own stays with it: moved, and with the script written on.
@@ -136,11 +146,11 @@ def test_turns_and_script_say_the_same_and_turns_have_their_own(browser):
         ben, anna = {"voice": "calm", "speed": 1.5, "seed": 9, "gap_ms": 600}, "That was great.\nIt was my sister."
         turns = [
             {"text": "The green answer.", "speaker": "Ben", **ben},
-            {"text": anna, "speaker": "Anna"},
+            {"text": anna, "speaker": "Anna", "voice": "default"},
             {"text": "Me too.", "speaker": "Cleo"},
         ]
         await has_heard(page, dialogue(live, turns=turns, seed=4).content)
-        assert json.loads((await page.run("document.querySelector('#code-curl').textContent")).split("-d '")[1][:-1]) == {
+        assert json.loads((await code_of(page, "curl")).split("-d '")[1][:-1]) == {
             "turns": turns,
             "seed": 4,
             "response_format": "mp3",
@@ -185,10 +195,10 @@ def test_stop_frees_the_server_and_takes_know_the_dialogue(browser):
         await opened(page)
         await page.click("#go")
         await page.until("document.querySelector('#fact-length').textContent.endsWith(' s')")
-        await page.click("#stop")
+        await page.click("#go")
         await until(lambda: speaker.closed == speaker.opened)
         await page.until(f"{STATUS} === 'Stopped.' && {ERROR} === ''")
-        await go_to(page, "takes")
+        await work(page, "attempts")
         assert (
             await page.run("document.querySelector('#takes-list .title').textContent")
             == "Anna: That was great.\nIt was my sister."
@@ -237,14 +247,14 @@ def test_a_service_that_dies_in_the_middle_speaks_the_same_dialogue_later(browse
         await page.click(".error button")
         await page.until(f"{ERROR}.includes('does not answer')")
         link.restore()
-        await page.until("document.querySelector('#notice').textContent === 'The service answers again.'")
+        await page.until(BACK)
         speaker.chunks, speaker.pause_s = 3, 0
         await page.run("window.heard = []; 0")
         await page.click(".error button")
         await page.until(f"{FINISHED} && {PLAYED} && {ERROR} === ''")
         await has_heard(page, dialogue(live, **body_of(seed)).content)
         # What is refused says why, in words.
-        await write(page, "#cast li:nth-child(1) .row .field:nth-child(3) input", "9")
+        await write(page, "#cast li:nth-child(1) .row .field:nth-child(1) input", "9")
         await page.click("#go")
         await page.until(f"{ERROR}.includes('speed') && {ERROR}.includes('request ')")
 

@@ -1,6 +1,10 @@
-"""How the page looks and is operated: rules of accessibility, two themes, a phone, a path prefix, no other host."""
+"""How the page looks and is operated: rules of accessibility, two themes and languages, a phone, a path prefix, no other host.
+
+With PICTURES=<folder> every picture is written there, to be looked at.
+"""
 
 import json
+import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -11,11 +15,11 @@ from starlette.routing import Mount
 from tests.support.browser import Page
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
-from tests.support.studio import FINISHED, go_to, visit
+from tests.support.studio import FINISHED, go_to, unfold, visit
 
 pytestmark = pytest.mark.slow
 
-SECTIONS = "[...document.querySelectorAll('nav a')].map(link => link.hash.slice(2))"
+SECTIONS = "[...document.querySelectorAll('#nav a')].map(link => link.hash.slice(2))"
 AXE = files("axe_playwright_python").joinpath("axe.min.js")
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -29,6 +33,10 @@ async def broken_rules(page: Page) -> list[str]:
     return [f"{rule['id']}: {node['html'][:150]} {node['failureSummary']}" for rule in found for node in rule["nodes"]]
 
 
+async def picture(page: Page, name: str, folder: Path) -> None:
+    await page.tab.screenshot(path=Path(os.environ.get("PICTURES", folder)) / f"{name}.png")
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1000, 390])
 def test_every_section_keeps_the_rules_of_accessibility(browser, tmp_path: Path, dark, width):
@@ -38,12 +46,12 @@ def test_every_section_keeps_the_rules_of_accessibility(browser, tmp_path: Path,
         await page.until(FINISHED)
         for section in await page.run(SECTIONS):
             await go_to(page, section)
-            await page.run("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+            await picture(page, f"{section}-{width}-{'dark' if dark else 'light'}", tmp_path)
+            await unfold(page)
             await page.look(width=width, height=3000, dark=dark)  # nothing lies below the player
             assert await broken_rules(page) == [], section
             await page.look(width=width, height=844, dark=dark)
             assert await page.run(TOO_WIDE) == 0, section
-            await page.tab.screenshot(path=tmp_path / f"{section}.png")
         assert [problem for problem in page.problems if "401" not in problem] == [], "the status needs a key"
 
     with serving(make_services(Speaker())) as live:
@@ -99,7 +107,58 @@ def test_the_keyboard_reaches_everything(browser):
         for _ in range(40):
             await page.press("Tab")
             seen.add(await page.run("document.activeElement.id"))
-        assert {"theme", "key", "input", "voice", "seed", "locked", "speed", "go"} <= seen
+        assert {"gear", "input", "voice", "language", "speed", "go"} <= seen
+
+    with serving(make_services(Speaker())) as live:
+        visit(browser, live.url, see)
+
+
+BOXES = Path(__file__).with_name("boxes.json")
+NAMED = (
+    "#nav",
+    "#nav a:nth-child(1)",
+    "#nav a:nth-child(2)",
+    "#nav a:nth-child(3)",
+    "#nav a:nth-child(4)",
+    "#nav a:nth-child(5)",
+    "#gear",
+    "#main",
+    "#input",
+    ".sheet",
+    ".side",
+    ".person",
+    ".person .disc",
+    "#language",
+    "#speed",
+    "#player",
+    "#go",
+    "#play",
+    "#info",
+    "#wave",
+)
+PLACES = """names => names.map(name => document.querySelector(name).getBoundingClientRect())
+  .map(box => [box.x, box.y, box.width, box.height])"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_twenty_elements_are_where_they_were(browser, width):
+    """After a change on purpose: CHATTTS_WRITE_BOXES=1."""
+
+    async def see(page: Page) -> None:
+        await page.look(width=width, height=800)
+        await page.click("#go")
+        await page.until(FINISHED)
+        boxes = dict(zip(NAMED, await page.run(f"({PLACES})({json.dumps(NAMED)})"), strict=True))
+        known = json.loads(BOXES.read_text()) if BOXES.exists() else {}
+        if os.environ.get("CHATTTS_WRITE_BOXES"):
+            BOXES.write_text(f"{json.dumps({**known, str(width): boxes}, indent=1)}\n")
+            return
+        moved = {
+            name: (known[str(width)][name], box)
+            for name, box in boxes.items()
+            if any(abs(before - now) > 2 for before, now in zip(known[str(width)][name], box, strict=True))
+        }
+        assert moved == {}
 
     with serving(make_services(Speaker())) as live:
         visit(browser, live.url, see)

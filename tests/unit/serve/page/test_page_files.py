@@ -88,3 +88,10 @@ def test_the_wheel_has_every_file():
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["serve"]
     packed = {path for pattern in patterns for path in (ROOT / "serve").glob(pattern)}
     assert set(PATHS) <= packed
+
+
+def test_all_of_it_is_small_and_nothing_of_it_delays_the_first_paint():
+    assert sum(len(path.read_bytes()) for path in PATHS) <= 200_000
+    document = (page_files.FOLDER / page_files.DOCUMENT).read_text()
+    assert len(re.findall("<link rel=.stylesheet", document)) == 1
+    assert re.findall("<script ([a-z]+=.[a-z]+.)", document) == ['type="module"']

@@ -19,7 +19,7 @@ from tests.support.browser import Page
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
 from tests.support.relay import relay
-from tests.support.studio import ERROR, choose, go_to, visit, write
+from tests.support.studio import ERROR, choose, visit, work, write
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ def all_text(selector: str) -> str:
 def test_the_text_shows_what_is_read_otherwise_and_what_is_not_said(browser):
     async def see(page: Page) -> None:
         await write(page, "#input", TEXT)
-        await go_to(page, "plan")
+        await work(page, "plan")
         await page.press("Control+Enter")
         await page.until("document.querySelector('#planned-text') !== null")
         assert await page.run(all_text("#planned-text del")) == ["😀", "🎉"]
@@ -56,7 +56,7 @@ def test_markup_is_shown_as_its_text(browser):
         await page.run("more.open = true")
         await choose(page, "#input_type", "ssml")
         await write(page, "#input", '<speak>Take <break time="1s"/>5 &amp; go.</speak>')
-        await go_to(page, "plan")
+        await work(page, "plan")
         await page.click("#show-plan")
         await page.until("document.querySelector('#planned-text') !== null")
         shown = await page.run("document.querySelector('#planned-text').textContent")
@@ -70,12 +70,14 @@ def test_markup_is_shown_as_its_text(browser):
 def test_the_refined_text_is_compared_and_used(browser):
     async def see(page: Page) -> None:
         await write(page, "#input", "Well done.")
-        await go_to(page, "plan")
+        await work(page, "plan")
         await page.click("#refine-text")
         await page.until("document.querySelector('#refined-text') !== null")
         assert await page.run(all_text("#refined-text ins")) == ["[laugh]"]
         await page.click("#use-refined")
-        assert await page.run("[input.value, allow_control_tags.checked]") == ["Well done. [laugh]", True]
+        assert await page.run(
+            "(({input, allow_control_tags: tags}) => [input, tags])(JSON.parse(sessionStorage.getItem('draft')))"
+        ) == ["Well done. [laugh]", True]
 
     with serving(make_services(Speaker())) as live:
         visit(browser, live.url, see)
@@ -83,7 +85,7 @@ def test_the_refined_text_is_compared_and_used(browser):
 
 def test_a_checkpoint_that_refines_nothing_says_so(browser):
     async def see(page: Page) -> None:
-        await go_to(page, "plan")
+        await work(page, "plan")
         await page.click("#refine-text")
         await page.until("document.querySelector('#refined').textContent.includes('has no refine pass')")
 
@@ -94,8 +96,7 @@ def test_a_checkpoint_that_refines_nothing_says_so(browser):
 
 def test_a_lexicon_is_written_used_changed_and_deleted(browser, tmp_path: Path):
     async def see(page: Page) -> None:
-        await go_to(page, "plan")
-        await page.click("#lexicon-editor summary")
+        await work(page, "lexicon")
         await write(page, "#lexicon-id", "tools")
         await write(page, "#lexicon-rows tr:nth-child(1) td:nth-child(1) input", "nginx")
         await write(page, "#lexicon-rows tr:nth-child(1) td:nth-child(3) input", "engine X")
@@ -103,10 +104,12 @@ def test_a_lexicon_is_written_used_changed_and_deleted(browser, tmp_path: Path):
         await page.until("document.querySelector('#lexicon-status').textContent.startsWith('Saved 1')")
         stored = await in_thread(requests.get, f"{live.url}/v1/lexicons/tools")
         assert stored.json()["entries"]["nginx"]["alias"] == "engine X"
-        assert await page.run("lexicon.value") == "tools"
-        await write(page, "#input", "Start nginx now.")
+        assert await page.run("JSON.parse(sessionStorage.getItem('draft')).lexicon") == "tools"
+        await work(page, "plan")
+        await write(page, "#work-text", "Start nginx now.")
         await page.click("#show-plan")
         await page.until(f"{all_text('#planned-text ins')}.join() === 'engine X'")
+        await work(page, "lexicon")
         await page.click("#lexicon-load")
         await page.until("document.querySelector('#lexicon-status').textContent === '1 entries.'")
         await page.click("#lexicon-delete")
@@ -124,14 +127,14 @@ def test_a_lexicon_is_written_used_changed_and_deleted(browser, tmp_path: Path):
 def test_a_plan_that_a_dead_service_cannot_make_is_made_later(browser):
     async def see(page: Page) -> None:
         await write(page, "#input", TEXT)
-        await go_to(page, "plan")
+        await work(page, "plan")
         link.cut()
         await page.click("#show-plan")
         await page.until(f"{ERROR}.includes('does not answer')")
         link.restore()
         await page.click(".error button")
         await page.until(f"document.querySelector('#planned-text') !== null && {ERROR} === ''")
-        assert await page.run("document.querySelector('#input').value") == TEXT
+        assert await page.run("document.querySelector('#work-text').value") == TEXT
 
     with serving(make_services(Speaker())) as live, relay(live.port) as link:
         visit(browser, link.url, see)

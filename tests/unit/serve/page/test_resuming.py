@@ -16,7 +16,7 @@ from tests.support.demo_voice import demo_speaker
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
 from tests.support.relay import relay
-from tests.support.studio import AWAY, ERROR, FINISHED, FIRST_TEXT, PLAYED, WORDS, has_heard, visit, write
+from tests.support.studio import AWAY, ERROR, FINISHED, FIRST_TEXT, PLAYED, WORDS, has_heard, unfold, visit, write
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +25,7 @@ LENGTH = "(parseFloat(document.querySelector('#fact-length').textContent) || 0)"
 
 def test_after_every_loss_it_goes_on_where_it_was(browser):
     async def see(page: Page) -> None:
+        await unfold(page)
         await write(page, "#seed", "7")
         await page.click("#go")
         for _ in range(2):
@@ -50,6 +51,7 @@ def test_words_come_once_though_their_reply_began_again(browser):
                 await asyncio.sleep(0.3)
 
     async def see(page: Page) -> None:
+        await unfold(page)
         await write(page, "#seed", "7")
         await page.click("#go")
         await page.until(f"{WORDS}.length > 2")

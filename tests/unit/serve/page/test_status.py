@@ -17,7 +17,7 @@ from tests.support.fakes import FakeStatus, Speaker, make_services
 from tests.support.guarded import add, guarded, ring_of, speak
 from tests.support.live_server import serving
 from tests.support.relay import relay
-from tests.support.studio import ERROR, go_to, visit
+from tests.support.studio import ERROR, visit, work
 
 pytestmark = pytest.mark.slow
 
@@ -71,10 +71,9 @@ def test_an_operator_sees_the_service_live(browser, store: Store):
     )
 
     async def see(page: Page) -> None:
-        await go_to(page, "status")
-        await page.until(f"{ERROR}.includes('missing_api_key')")
+        await work(page, "status")
+        await page.until(f"{ERROR}.includes('asks for a key')")
         await page.type("key", admin)
-        await page.click(".error button")
         await page.until(f"{tile('slots in use')} === '3 of 12 (16)'")
         assert await page.run(tile("waiting for a slot")) == "4"
         assert await page.run(tile("found in the cache")) == "80 % of 10"
@@ -104,15 +103,16 @@ def test_a_key_without_the_scope_sees_nothing(browser, tmp_path: Path):
     object.__setattr__(services, "authenticator", Authenticator(ring_of(store)))
 
     async def see(page: Page) -> None:
-        await go_to(page, "status")
-        await page.until(f"{ERROR}.includes('missing_api_key')")
+        await work(page, "status")
+        await page.until(f"{ERROR}.includes('asks for a key')")
         await page.type("key", small)
-        await page.click(".error button")
-        await page.until(f"{ERROR}.includes('scope_missing')")
+        await page.until(f"{ERROR}.includes('may not do this')")
         assert await page.run(TEXT) == ""
+        await page.click("#gear")
+        await page.click("#change-key")
         await page.run("document.getElementById('key').value = ''")
         await page.type("key", admin)
-        await page.click(".error button")
+        await page.click("#read-status")
         await page.until(f"{ERROR} === '' && {TEXT}.includes('chattts-serve')")
 
     try:
@@ -126,8 +126,9 @@ def test_a_service_that_went_away_is_watched_again(browser, store: Store):
     admin, _ = add(store, scopes=tuple(Scope))
 
     async def see(page: Page) -> None:
+        await page.until("!document.querySelector('#ask').hidden")
         await page.type("key", admin)
-        await go_to(page, "status")
+        await work(page, "status")
         await page.until(f"{TEXT}.includes('chattts-serve')")
         link.cut()
         await page.until(f"{ERROR}.includes('does not answer')")

@@ -6,18 +6,19 @@
  * Never: a sound
  */
 
-import {json} from "../api.js";
-import {button, el, seconds} from "../dom.js";
-import {attempt, errorPlace} from "../errors.js";
-import {lexiconEditor} from "../lexicon.js";
-import {bodyOf, textOf, warningsText} from "../speaking.js";
-import {draft} from "../state.js";
+import {json} from "./api.js";
+import {button, el, head, seconds} from "./dom.js";
+import {attempt, errorPlace} from "./errors.js";
+import {nameOf, voiceOf} from "./voice_list.js";
+import {bodyOf, textOf, warningsText} from "./speaking.js";
+import {draft} from "./state.js";
+import {t} from "./strings.js";
 
-export function create() {
+export function plan() {
   const errors = errorPlace(), shown = el("div", {id: "plan"}), refined = el("div", {id: "refined"});
   const ask = (path, body) => json(path, {method: "POST", body});
 
-  async function plan() {
+  async function make() {
     const isSsml = draft.value.input_type === "ssml", {input, ...rest} = textOf();
     const [planned, normalized, parsed] = await Promise.all([
       ask("v1/audio/speech/plan", bodyOf()),
@@ -27,8 +28,8 @@ export function create() {
     const {warnings, predicted_seconds: length, segments} = planned;
     shown.replaceChildren(
       el("p", {id: "planned-text", class: "read"}, marked(parsed.text, normalized)),
-      el("p", {class: "quiet"}, "Struck out: not said. Underlined: said otherwise."),
-      el("p", {id: "planned-facts"}, `${planned.characters} characters, ${segments.length} segments, about ${seconds(length)}. Not as written: `,
+      el("p", {class: "quiet"}, t("Struck out: not said. Underlined: said otherwise.")),
+      el("p", {id: "planned-facts"}, t("{characters} characters, {parts} segments, about {length}. Left out: ", {characters: planned.characters, parts: segments.length, length: seconds(length)}),
         warningsText(Object.fromEntries(warnings.map(({code, count}) => [code, count])))),
       segmentTable(segments));
   }
@@ -36,10 +37,10 @@ export function create() {
   async function refine() {
     const {diff, refined: text, accepted, ignored_fields: ignored} = await ask("v1/text/refine", {...bodyOf(), refine: true});
     const use = button("Use the refined text", () => draft.set({input: text, input_type: "text", allow_control_tags: true, refine: false}), {id: "use-refined"});
-    const told = ignored.includes("refine") ? "This checkpoint has no refine pass: the text stays as it is."
-      : accepted ? "Nothing but control tags and fillers was added." : "A word was lost or changed: such a text is not spoken.";
+    const told = ignored.includes("refine") ? t("This checkpoint has no refine pass: the text stays as it is.")
+      : t(accepted ? "Nothing but control tags and fillers was added." : "A word was lost or changed: such a text is not spoken.");
     refined.replaceChildren(
-      el("h3", {}, "Refined"),
+      el("h3", {}, t("Refined")),
       el("p", {class: "read", id: "refined-text"}, diff.flatMap(({op, source, refined: after}) => [
         op === "equal" ? source : null,
         ["delete", "replace"].includes(op) ? el("del", {}, source) : null,
@@ -47,12 +48,12 @@ export function create() {
       el("p", {class: "quiet", role: "status"}, told), el("div", {class: "buttons"}, use));
   }
 
-  const showPlan = () => attempt(errors, plan);
+  const showPlan = () => attempt(errors, make);
   const element = el("div", {},
     el("div", {class: "buttons"},
       button("Show what will be said", showPlan, {class: "go", id: "show-plan"}),
       button("Refine", () => attempt(errors, refine), {id: "refine-text"})),
-    errors, shown, refined, lexiconEditor());
+    errors, shown, refined);
   return {element, act: showPlan};
 }
 
@@ -82,10 +83,9 @@ function isOther(written, reading) {
 }
 
 function segmentTable(segments) {
-  const head = ["", "said", "language", "voice", "silence before", "about"];
   return el("div", {class: "table", tabIndex: 0, role: "region", "aria-label": "Segments"}, el("table", {},
-    el("thead", {}, el("tr", {}, head.map((name, at) => at ? el("th", {scope: "col"}, name) : el("td")))),
+    head(["", "said", "language", "voice", "silence before", "about"]),
     el("tbody", {}, segments.map(({index, text, language, voice, silence_ms: silence, seconds: long}) => el("tr", {},
-      el("th", {scope: "row"}, index + 1), el("td", {}, text), el("td", {}, language), el("td", {}, voice), el("td", {}, silence ? `${silence} ms` : ""),
+      el("th", {scope: "row"}, index + 1), el("td", {}, text), el("td", {}, t(language)), el("td", {}, nameOf(voiceOf(voice), voice)), el("td", {}, silence ? `${silence} ms` : ""),
       el("td", {}, seconds(long)))))));
 }

@@ -6,15 +6,16 @@
  * Never: a question while another section or another tab is shown
  */
 
-import {json} from "../api.js";
-import {button, el, seconds} from "../dom.js";
-import {attempt, errorPlace} from "../errors.js";
-import {service} from "../service.js";
+import {json} from "./api.js";
+import {button, el, head, seconds} from "./dom.js";
+import {attempt, errorPlace} from "./errors.js";
+import {service} from "./service.js";
+import {t} from "./strings.js";
 
 const EVERY_MS = 2000;
 const LINKS = {ray_dashboard: "Ray's dashboard", grafana: "Grafana"};
 
-export function create() {
+export function status() {
   const errors = errorPlace(), shown = el("div", {id: "status-shown"});
   const live = el("input", {type: "checkbox", id: "status-live", checked: true});
   let timer = null;
@@ -36,7 +37,7 @@ export function create() {
   live.addEventListener("change", next);
   service.addEventListener("back", () => element.isConnected && read());
   const element = el("div", {},
-    el("div", {class: "buttons"}, button("Read now", read, {class: "go", id: "read-status"}), el("label", {class: "check"}, live, " live")),
+    el("div", {class: "buttons"}, button("Read now", read, {class: "go", id: "read-status"}), el("label", {class: "check"}, live, " ", t("live"))),
     errors, shown);
   return {element, act: read, open: read};
 }
@@ -52,40 +53,41 @@ function show(place, state) {
     ...[...text, ...acoustic, ...vocoder].filter(one => one.trouble).map(one => `${one.replica}: ${one.trouble}`),
     state.routes_error].filter(Boolean);
   place.replaceChildren(
-    el("p", {class: "quiet"}, `${state.name} ${state.version}, as one ingress replica sees it.`),
-    trouble.length ? el("ul", {class: "error", id: "trouble"}, trouble.map(one => el("li", {}, one))) : el("p", {class: "well"}, "No trouble."),
+    el("p", {class: "quiet"}, t("{name} {version}, as one ingress replica sees it.", state)),
+    trouble.length ? el("ul", {class: "error", id: "trouble"}, trouble.map(one => el("li", {}, one))) : el("p", {class: "well"}, t("No trouble.")),
     tiles({
-      "requests in flight": `${admission.in_flight} of ${admission.capacity}`,
-      "slots in use": acoustic.length ? `${sum("slots_used")} of ${sum("slots_usable")}${sum("slots_usable") < sum("slots") ? ` (${sum("slots")})` : ""}` : "–",
+      "requests in flight": of(admission.in_flight, admission.capacity),
+      "slots in use": acoustic.length ? `${of(sum("slots_used"), sum("slots_usable"))}${sum("slots_usable") < sum("slots") ? ` (${sum("slots")})` : ""}` : "–",
       "waiting for a slot": acoustic.length ? sum("waiting") : "–",
       "first audio": recent.first_audio_s === null ? "–" : seconds(recent.first_audio_s),
       "95 % sooner than": recent.late_first_audio_s === null ? "–" : seconds(recent.late_first_audio_s),
       "replies in 5 min": recent.replies, "refused": recent.outcomes.refused ?? 0, "cut": recent.outcomes.cut ?? 0, "stalled": recent.stalled,
-      "found in the cache": looked ? `${Math.round(100 - 100 * cache.misses / looked)} % of ${looked}` : "–",
-      "degradation": degrade ? `level ${degrade.level}${degrade.active_steps.length ? `: ${degrade.active_steps.join(", ")}` : ""}` : "–",
+      "found in the cache": looked ? of(`${Math.round(100 - 100 * cache.misses / looked)} %`, looked) : "–",
+      "degradation": degrade ? `${t("level {level}", degrade)}${degrade.active_steps.length ? `: ${degrade.active_steps.join(", ")}` : ""}` : "–",
       "in quarantine": quarantine?.quarantined ?? "–"}),
     table("Replicas", ["stage", "replica", "slots", "waiting", "round", "GPU memory", "state"], [
       ...text.map(one => replica("text", one)), ...acoustic.map(one => replica("acoustic", one)), ...vocoder.map(one => replica("vocoder", one))]),
     table("Versions", ["version", "share", "state", "requests", "failed", "first audio"], Object.entries(versions).map(([name, one]) => [
-      name, `${Math.round(100 * one.share)} %`, one.state.replaceAll("_", " "), one.requests, one.failed, one.first_audio_s === null ? "–" : seconds(one.first_audio_s)])),
+      name, `${Math.round(100 * one.share)} %`, t(one.state.replaceAll("_", " ")), one.requests, one.failed, one.first_audio_s === null ? "–" : seconds(one.first_audio_s)])),
     table("Errors in 5 min", ["code", "count"], refusals),
     el("p", {id: "dashboards"}, Object.entries(state.dashboards).map(([name, href]) => [
-      el("a", {href, target: "_blank", rel: "noopener noreferrer"}, LINKS[name] ?? name), " "]).flat()));
+      el("a", {href, target: "_blank", rel: "noopener noreferrer"}, t(LINKS[name] ?? name)), " "]).flat()));
 }
 
-const tiles = figures => el("dl", {class: "tiles"}, Object.entries(figures).map(([name, value]) => el("div", {class: "card"}, el("dt", {}, name), el("dd", {}, String(value)))));
+const of = (part, whole) => t("{part} of {whole}", {part, whole});
+const tiles = figures => el("dl", {class: "tiles"}, Object.entries(figures).map(([name, value]) => el("div", {class: "card"}, el("dt", {}, t(name)), el("dd", {}, String(value)))));
 
 function replica(stage, one) {
   const name = [one.deployment, one.replica].filter(Boolean).join(" · ");
-  return [stage, name, one.slots === undefined ? "–" : `${one.slots_used} of ${one.slots}`, one.waiting ?? "–",
+  return [t(stage), name, one.slots === undefined ? "–" : of(one.slots_used, one.slots), one.waiting ?? "–",
     one.round_s ? `${(1000 * one.round_s).toFixed(1)} ms` : one.call_s ? `${(1000 * one.call_s).toFixed(1)} ms` : "–",
-    one.gpu_mem_percent == null ? "–" : `${Math.round(one.gpu_mem_percent)} %`, one.trouble || "well"];
+    one.gpu_mem_percent == null ? "–" : `${Math.round(one.gpu_mem_percent)} %`, one.trouble || t("well")];
 }
 
 /** Returns a table below its title; nothing where it has no rows. */
-function table(title, head, rows) {
+function table(title, names, rows) {
   if (!rows.length) return el("div");
-  return el("div", {class: "table even", tabIndex: 0, role: "region", "aria-label": title}, el("h3", {}, title), el("table", {},
-    el("thead", {}, el("tr", {}, head.map(name => el("th", {scope: "col"}, name)))),
+  return el("div", {class: "table even", tabIndex: 0, role: "region", "aria-label": title}, el("h3", {}, t(title)), el("table", {},
+    head(names),
     el("tbody", {}, rows.map(row => el("tr", {}, row.map(cell => el("td", {}, String(cell))))))));
 }

@@ -1,0 +1,229 @@
+"""Faults that people found in the page, each once more, in a real browser; and the way of a newcomer."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serve.config.app_config import LimitsConfig
+from tests.support.browser import Page
+from tests.support.demo_voice import demo_library
+from tests.support.fakes import Speaker, make_services, make_voices
+from tests.support.jobs import living
+from tests.support.live_server import Live, serving
+from tests.support.relay import relay
+from tests.support.studio import (
+    ERROR,
+    FINISHED,
+    FIRST_TEXT,
+    PLAYED,
+    attach,
+    go_to,
+    has_heard,
+    unfold,
+    visit,
+    work,
+    write,
+)
+
+pytestmark = pytest.mark.slow
+
+NOTICE = "document.querySelector('#notice').className"
+BOX = "(box => [box.top, box.bottom])(document.querySelector({!r}).getBoundingClientRect())"
+SEEN = "[...document.querySelectorAll({!r})].filter(each => each.checkVisibility({{visibilityProperty: true}}))"
+SMALL = """[...document.querySelectorAll('button, a, input, select, summary, textarea')]
+  .filter(each => each.checkVisibility() && !each.matches('.hidden, p > a')).filter(each => {
+    const target = each.matches('[type=checkbox]') ? each.closest('label') ?? each : each;
+    const {width, height} = target.getBoundingClientRect();
+    return width < 24 || height < 24;
+  }).map(each => each.outerHTML.slice(0, 120))"""
+
+
+class Restarting:
+    """A service whose balancer finds no application for a while, as during a restart."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self.is_away = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        message = {"message": "no application is deployed under this path", "code": "not_found", "request_id": "r"}
+        reply: ASGIApp = JSONResponse({"error": message}, 404) if self.is_away else self.app
+        await reply(scope, receive, send)
+
+
+@contextmanager
+def people(speaker: Speaker, **changes: Any) -> Iterator[Live]:
+    """A service whose voices have names."""
+    library = demo_library()
+    services = make_services(speaker, voice_id=library.canonical)
+    with serving(replace(services, voices=make_voices(speaker.stream, library)), **changes) as live:
+        yield live
+
+
+def test_p1_a_restart_is_one_banner_and_the_speech_goes_on(browser):
+    around: list[Restarting] = []
+
+    def wrap(app: ASGIApp) -> ASGIApp:
+        around.append(Restarting(app))
+        return around[0]
+
+    async def see(page: Page) -> None:
+        await page.click("#go")
+        await page.until("document.querySelector('#fact-length').textContent.endsWith(' s')")
+        seed = int(await page.run("document.querySelector('#seed').value"))
+        around[0].is_away = True
+        await asyncio.to_thread(link.cut)
+        await page.until(f"{NOTICE} === 'away'")
+        link.restore()
+        await page.until(f"{NOTICE} === 'starting'")
+        assert await page.run(ERROR) == ""
+        around[0].is_away = False
+        await page.until(f"{FINISHED} && {PLAYED} && ['back', ''].includes({NOTICE}) && {ERROR} === ''")
+        await has_heard(page, live.speak(input=FIRST_TEXT, seed=seed).content)
+
+    speaker = Speaker(chunks=8, pause_s=0.4)
+    with serving(make_services(speaker), wrap=wrap) as live, relay(live.port) as link:
+        visit(browser, link.url, see, hears=True)
+
+
+def test_p2_the_player_covers_no_error_on_a_phone(browser):
+    async def see(page: Page) -> None:
+        await page.look(width=390, height=700)
+        await page.click("#go")
+        await page.until(FINISHED)
+        await unfold(page)
+        await write(page, "#seed", "seven")
+        await page.click("#go")
+        await page.until("document.querySelector('.error') !== null")
+        (_, bottom), (top, _) = [await page.run(BOX.format(each)) for each in (".error", "#player")]
+        assert bottom <= top
+
+    with serving(make_services(Speaker())) as live:
+        visit(browser, live.url, see)
+
+
+def test_p3_p4_speakers_are_different_people_and_another_text_is_not_read_along(browser):
+    async def see(page: Page) -> None:
+        await page.click("#go")
+        await page.until(f"{FINISHED} && {PLAYED}")
+        await go_to(page, "dialogue")
+        await page.until("[...document.querySelectorAll('#cast select')].every(each => each.value)")
+        await write(page, "#script", "Anna: One.\nBen: Two.\nCleo: Three.")
+        voices = await page.run("[...document.querySelectorAll('#cast select')].map(each => each.value)")
+        assert len(set(voices)) == 3
+        assert await page.run(f"{SEEN.format('.read .word')}.length") == 0
+
+    with people(Speaker()) as live:
+        visit(browser, live.url, see)
+
+
+def test_p5_p6_a_long_text_becomes_a_book_and_an_empty_one_is_not_spoken(browser):
+    async def see(page: Page) -> None:
+        disabled = "document.querySelector('#go').disabled"
+        await page.until(f"!{disabled}")
+        await write(page, "#input", " ")
+        await page.until(disabled)
+        await page.press("Control+Enter")
+        await write(page, "#input", "word " * 20)
+        await page.until(f"{disabled} && document.querySelector('#count').textContent.startsWith('100 of 80 ')")
+        assert await page.run(ERROR) == ""
+        await page.click("#as-book")
+        await page.until("document.querySelector('#book-name')?.textContent === 'text.txt'")
+
+    speaker = Speaker()
+    with serving(make_services(speaker, LimitsConfig(max_text_chars=80))) as live:
+        visit(browser, live.url, see)
+    assert speaker.opened == 0
+
+
+def test_p7_p8_lengths_agree_and_one_download_is_the_book(browser, tmp_path: Path):
+    async def see(page: Page) -> None:
+        await go_to(page, "book")
+        book = tmp_path / "book.txt"
+        book.write_text("\n\n".join(f"This is part {number}." for number in range(9)))
+        await attach(page, "#book-file", book)
+        await page.click("#start")
+        await page.until("document.querySelector('#job-status').textContent === 'succeeded'")
+        await page.until("document.querySelectorAll('.word').length === 9")
+        shown = await page.run("document.querySelector('#fact-job-length').textContent")
+        clock = await page.run("document.querySelector('#time').textContent")
+        assert int(clock[-2:]) == int(shown.removesuffix(" s"))
+        names = f"{SEEN.format('button')}.map(each => each.ariaLabel ?? each.textContent)"
+        assert [name for name in await page.run(names) if "Download" in name] == ["Download the book"]
+
+    with living(tmp_path / "jobs") as live:
+        visit(browser, live.url, see)
+
+
+def test_p9_p10_what_is_left_out_is_called_so_and_the_plan_has_no_setting_of_the_speech(browser):
+    async def see(page: Page) -> None:
+        assert "left out" in await page.run("document.querySelector('#player dl').textContent")
+        await work(page, "plan")
+        assert await page.run("document.querySelectorAll('main :is(input, select)').length") == 0
+
+    with serving(make_services(Speaker())) as live:
+        visit(browser, live.url, see)
+
+
+def test_p11_everything_is_large_enough_for_a_finger(browser):
+    async def see(page: Page) -> None:
+        await page.look(width=390, height=844)
+        for place in ("speak", "dialogue", "book", "voices", "workshop"):
+            await go_to(page, place)
+            await unfold(page)
+            assert await page.run(SMALL) == [], place
+        await page.click("#gear")
+        assert await page.run(SMALL) == []
+
+    with people(Speaker()) as live:
+        visit(browser, live.url, see)
+
+
+@pytest.mark.parametrize(("language", "sound"), [("en", "high"), ("zh", "偏高")])
+def test_a_newcomer_hears_a_chosen_voice_in_three_actions_and_shares_it_in_five(browser, language, sound):
+    async def see(page: Page) -> None:
+        await page.run(f"localStorage.setItem('looks', JSON.stringify({{language: '{language}'}})); sessionStorage.clear()")
+        await page.open(f"{live.url}/?{language}")
+        await page.until("document.querySelector('.person small')?.textContent.includes(' · ')")
+        await page.run("navigator.clipboard.writeText = async text => { window.copied = text; }; 0")
+        await page.click(".person")
+        await page.tab.locator(".who", has_text=sound).first.click()
+        await page.click("#go")
+        await page.until("!document.querySelector('#download').disabled")
+        (request,) = [each for each in speaker.requests if each.voice.startswith("voice-")][-1:]
+        await page.click("#share")
+        await page.click("#download")
+        link = await page.run("window.copied")
+        # Whoever opens the link hears the same samples.
+        await page.run("sessionStorage.clear()")
+        await page.tab.goto("about:blank")
+        await page.open(link)
+        await page.until("document.querySelector('.person small')?.textContent.includes(' · ')")
+        await page.click("#go")
+        await page.until("!document.querySelector('#download').disabled")
+        again = speaker.requests[-1]
+        assert (again.text, again.voice, again.sampling) == (request.text, request.voice, request.sampling)
+
+    speaker = Speaker()
+    with people(speaker) as live:
+        visit(browser, live.url, see)
+
+
+def test_one_press_of_an_example_is_heard(browser):
+    async def see(page: Page) -> None:
+        await page.click(".chip:nth-child(2)")
+        await page.until(f"{FINISHED} && {PLAYED}")
+        assert speaker.requests[-1].text.startswith("今天")
+        await page.click(".chip:last-child")
+        await page.until(f"location.hash === '#/dialogue' && {FINISHED}")
+
+    speaker = Speaker()
+    with people(speaker) as live:
+        visit(browser, live.url, see)
