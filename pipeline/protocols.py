@@ -3,7 +3,7 @@
 In:    types
 Out:   Protocols
 Never: implementations: scripts pass the engine and the vocoder themselves, tests pass fakes, and Ray Serve passes the
-       adapters of serve/remote/remote_stages.py
+       adapters of serve/stages/stage_clients.py
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping

@@ -2,7 +2,7 @@
 
 In:    the demo checkpoint
 Out:   the files, functions and relays that the request passes; with --times, its first audio and its rate
-Never: Ray's processes: the handles of the deployments call engine, vocoder and front end here
+Never: Ray's processes: the handles of the stages call engine, vocoder and front end here
 
 A relay is an async generator, or the coroutine of a task, that hands the reply on: every block of steps passes it.
 `python -m scripts.generate.trace_request [--names] [--times 20]`
@@ -20,11 +20,10 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 from fastapi import FastAPI
 
@@ -32,12 +31,15 @@ from pipeline.checkpoint.capabilities import read_capabilities
 from pipeline.checkpoint.locate import DEMO_FOLDER
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.engine.engine import Engine
+from pipeline.errors import EngineFault, SynthesisError
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.types import Prompt, SamplingParams, StepBlock
 from pipeline.vocoder.vocoder import Vocoder
 from serve.config.app_config import AppConfig, read_app_config
-from serve.deployments import ingress_setup
+from serve.ingress import ingress_setup
 from serve.protocols.api import create_api
+from serve.stages.replica_context import ReplicaContext
+from serve.stages.stage_handle import raised
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "Hello there, how are you?"
@@ -82,23 +84,52 @@ def names(codes: set[CodeType]) -> list[str]:
     return sorted(f"{Path(code.co_filename).relative_to(ROOT)} {code.co_qualname}" for code in codes)
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """The response of a streaming call of an engine."""
+class Series:
+    """A metric that nobody collects."""
 
-    blocks: AsyncGenerator[StepBlock, None]
+    def inc(self, amount: float, tags: object) -> None:
+        """Does nothing."""
 
-    async def __aiter__(self) -> AsyncGenerator[StepBlock, None]:
-        async with aclosing(self.blocks):
-            async for block in self.blocks:
-                yield replace(block, fingerprint=FINGERPRINT)
-
-    def cancel(self) -> None:
-        """Does nothing: closing the stream is enough here."""
+    set = observe = inc
 
 
-def handles(config: AppConfig, opened: ExitStack) -> dict[str, Any]:
-    """Returns deployment -> a handle whose calls run in this process, until `opened` is closed."""
+class LocalHandle:
+    """stages.stage_handle.StageHandle over an object of this process."""
+
+    def __init__(self, stage: Any) -> None:
+        self._stage = stage
+
+    async def ask(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """As StageHandle says."""
+        try:
+            return raised(await getattr(self._stage, method)(*arguments, **named))
+        except SynthesisError:
+            raise
+        except Exception as error:
+            raise EngineFault(f"a part of the service failed ({type(error).__name__})") from error
+
+    async def stream(self, method: str, *arguments: Any) -> AsyncGenerator[Any, None]:
+        """As StageHandle says."""
+        try:
+            async with aclosing(getattr(self._stage, method)(*arguments)) as items:
+                async for item in items:
+                    yield raised(item)
+        except (SynthesisError, GeneratorExit):
+            raise
+        except Exception as error:
+            raise EngineFault(f"a part of the service failed ({type(error).__name__})") from error
+
+    async def ask_all(self, method: str) -> list[Any]:
+        """As StageHandle says."""
+        return [await getattr(self._stage, method)()]
+
+    def has_no_replica(self) -> bool:
+        """As StageHandle says: the one there is lives as long as its process."""
+        return False
+
+
+def handles(config: AppConfig, opened: ExitStack) -> dict[str, LocalHandle]:
+    """Returns stage -> a handle whose calls run in this process, until `opened` is closed."""
     version, checkpoint = config.versions[0], open_checkpoint(DEMO_FOLDER)
     settings = version.pipeline
     opened.callback((engine := Engine(settings.engine, checkpoint)).close)
@@ -106,16 +137,18 @@ def handles(config: AppConfig, opened: ExitStack) -> dict[str, Any]:
     longest = settings.engine
     frontend = LocalTextFrontend(DEMO_FOLDER, max_prompt=longest.max_prompt, max_steps=longest.max_steps)
 
-    def handle(**methods: Callable[..., Any]) -> Any:
-        handle_like = SimpleNamespace(**{name: SimpleNamespace(remote=method) for name, method in methods.items()})
-        handle_like.options = lambda **options: handle_like
-        return handle_like
+    def handle(**methods: Callable[..., Any]) -> LocalHandle:
+        return LocalHandle(SimpleNamespace(**methods))
 
     async def answer(value: object) -> object:
         return value
 
-    def generate(prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, trace: str) -> Blocks:
-        return Blocks(engine.generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted))
+    async def generate(
+        prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, trace: str
+    ) -> AsyncGenerator[StepBlock, None]:
+        async with aclosing(engine.generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted)) as blocks:
+            async for block in blocks:
+                yield replace(block, fingerprint=FINGERPRINT)
 
     return {
         "TextNormalizer": handle(
@@ -157,10 +190,10 @@ async def trace_request(times: int = 0) -> tuple[Recorder, list[tuple[float, flo
     with ExitStack() as opened:
         opened.callback(threading.setprofile, None)
         home = opened.enter_context(tempfile.TemporaryDirectory())
-        opened.enter_context(patch.object(ingress_setup, "replica_info", lambda: {"replica": "trace", "gpus": []}))
         folders = {"voices": {"store": f"{home}/store.sqlite"}, "jobs": {"folder": f"{home}/jobs"}, "keys": {"open": True}}
         config = read_app_config({**folders, "pipeline": {"checkpoint": "demo", "engine": {"threads": 1}}})
-        parts = await ingress_setup.build_parts(config, handles(config, opened), None)
+        context = ReplicaContext("trace", lambda metric: Series())
+        parts = await ingress_setup.build_parts(context, config, handles(config, opened), None)
         api = create_api(lambda: parts.services)
         await speak(api, "Ready.")
         recorder.is_on = True

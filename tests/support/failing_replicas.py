@@ -23,7 +23,7 @@ from pipeline.errors import SynthesisError
 from pipeline.types import Prompt, StepBlock
 from serve import app
 from serve.deployments.acoustic_model import AcousticModel
-from serve.deployments.replica_info import replica_info
+from serve.remote.replica import replica_context
 
 PLAN_FILE = "gpu-faults.json"  # in $RAY_TMPDIR: GPU -> fault
 HITS_FILE = "gpu-hits.txt"  # a line each time that it fails
@@ -75,7 +75,7 @@ class FailingGpu(AcousticModel.func_or_class):  # type: ignore[misc, name-define
 
 def fail_if_planned(*kinds: str) -> None:
     """Raises what CUDA raises. Memory runs out in a step once; a GPU without memory, or gone, stays so."""
-    path, gpus = folder() / PLAN_FILE, replica_info()["gpus"]
+    path, gpus = folder() / PLAN_FILE, replica_context().gpus
     faults = json.loads(path.read_text()) if path.exists() else {}
     for gpu in (*map(str, gpus), "*"):
         kind = faults.get(gpu)

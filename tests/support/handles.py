@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncGenerator, Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from pipeline.protocols import TextFrontend
 from pipeline.text.frontend_client import TextOperation
 from pipeline.types import StepBlock
+from serve.remote.remote_handle import RemoteHandle
 
 
 class Blocks:
@@ -22,14 +23,14 @@ class Blocks:
         return
 
 
-def local_handle(**methods: Callable[..., object]) -> Any:
+def local_handle(**methods: Callable[..., object]) -> RemoteHandle:
     """A deployment handle whose calls run in this process."""
     handle = SimpleNamespace(**{name: SimpleNamespace(remote=method) for name, method in methods.items()})
     handle.options = lambda **options: handle
-    return handle
+    return RemoteHandle(cast(Any, handle))
 
 
-def text_handle(frontend: TextFrontend, **methods: Callable[..., object]) -> Any:
+def text_handle(frontend: TextFrontend, **methods: Callable[..., object]) -> RemoteHandle:
     """A handle of TextNormalizer over this front end."""
 
     def ask(version: str, operation: TextOperation, *arguments: object, trace: str) -> object:
@@ -38,11 +39,11 @@ def text_handle(frontend: TextFrontend, **methods: Callable[..., object]) -> Any
     return local_handle(ask=ask, **methods)
 
 
-def with_router(handle: Any, replicas: dict[int, None], least: int | None = 0) -> Any:
+def with_router(handle: RemoteHandle, replicas: dict[int, None], least: int | None = 0) -> RemoteHandle:
     """The handle, as Serve keeps it up to date: its replicas, and how many there are at least; None: a fixed number."""
     scaling = None if least is None else SimpleNamespace(min_replicas=least)
     router = SimpleNamespace(
         request_router=SimpleNamespace(curr_replicas=replicas), _metrics_manager=SimpleNamespace(autoscaling_config=scaling)
     )
-    handle._router = SimpleNamespace(_asyncio_router=router)
+    cast(Any, handle._handle)._router = SimpleNamespace(_asyncio_router=router)
     return handle

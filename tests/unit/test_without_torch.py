@@ -125,7 +125,7 @@ def run_without_torch(code: str) -> None:
     [
         "serve.deployments.ingress, pipeline.synthesizer",
         "serve.deployments.text_normalizer, pipeline.text.isolation.worker",
-        "serve.deployments.acoustic_model, serve.deployments.vocoder_beside",
+        "serve.deployments.acoustic_model, serve.stages.vocoder_beside",
         "serve.deployments.vocoder",
         "serve.app, serve.config.config_file, serve.protocols.proxy_middleware",
         "serve.commands.launch.start, serve.commands.app",

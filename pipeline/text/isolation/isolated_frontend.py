@@ -3,7 +3,7 @@
 In:    the arguments of protocols.TextFrontend
 Out:   its results; TextTooHard when a text took too much processor time, WorkerDied when the worker ended or hung
 Owns:  one worker process (worker.py), started by the first call and again after it has ended
-Never: two calls in the worker at a time; a retry (serve/remote/remote_stages.py decides that)
+Never: two calls in the worker at a time; a retry (serve/stages/stage_clients.py decides that)
 
 A text's limit is processor time, which the worker enforces itself, so a busy machine does not use it up. A limit of wall-clock
 time is far above it: a worker that reaches that one hangs.

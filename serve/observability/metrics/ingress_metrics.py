@@ -46,7 +46,7 @@ from serve.observability.metrics.definitions import (
     VERSION_REQUESTS,
     VERSION_SHARE,
 )
-from serve.observability.metrics.registry import MetricRegistry
+from serve.observability.metrics.registry import MetricRegistry, NewSeries
 from serve.observability.reply_stats import CONTINUOUS_S, Outcome, ReplyStats
 from serve.resilience.circuit_breaker import Breaker, State
 from serve.resilience.quarantine import Quarantine
@@ -58,8 +58,8 @@ BREAKER_GAUGE = {State.CLOSED: 0.0, State.HALF_OPEN: 0.5, State.OPEN: 1.0}
 class IngressMetrics:
     """ReplyObserver that sets metrics, and the ingress's own updates."""
 
-    def __init__(self) -> None:
-        self._registry = MetricRegistry()
+    def __init__(self, new_series: NewSeries) -> None:
+        self._registry = MetricRegistry(new_series)
 
     def finished(self, stats: ReplyStats) -> None:
         """Counts a finished reply."""

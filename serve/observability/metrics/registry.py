@@ -1,7 +1,7 @@
-"""Metric registry: the only file that talks to Ray's metrics.
+"""Metric registry: sets the metrics of one replica.
 
-In:    a Metric of definitions.py and a value
-Out:   Ray metrics
+In:    a Metric of definitions.py and a value; how a metric is created
+Out:   series of whatever collects them
 Owns:  the metrics of one replica
 Never: a metric that is not in definitions.py
 """
@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ray.serve import metrics as ray_metrics
-
-from serve.observability.metrics.definitions import BACKLOG, UTILISATION, Metric, MetricType
+from serve.observability.metrics.definitions import BACKLOG, UTILISATION, Metric
 from serve.resilience.autoscaling import Load
+
+NewSeries = Callable[[Metric], Any]
+"""creates a metric, with the methods `inc`, `set` and `observe` of Ray's metrics"""
 
 PERIOD_S = 1.0  # between two updates of the gauges
 
@@ -21,12 +22,13 @@ PERIOD_S = 1.0  # between two updates of the gauges
 class MetricRegistry:
     """Creates each metric when it is first set, so that a replica exports only the metrics it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_series: NewSeries) -> None:
+        self._new_series = new_series
         self._metrics: dict[str, Any] = {}
         self._totals: dict[tuple[str, ...], float] = {}
 
     def add(self, metric: Metric, amount: float = 1.0, **tags: str) -> None:
-        """Adds to a counter; ignores zero, which Ray refuses."""
+        """Adds to a counter; ignores zero, which collectors refuse."""
         if amount > 0:
             self._of(metric).inc(amount, tags=tags)
 
@@ -51,7 +53,7 @@ class MetricRegistry:
 
     def _of(self, metric: Metric) -> Any:
         if metric.name not in self._metrics:
-            self._metrics[metric.name] = _create(metric)
+            self._metrics[metric.name] = self._new_series(metric)
         return self._metrics[metric.name]
 
 
@@ -60,13 +62,3 @@ async def every_period(update: Callable[[], None], sleep: Callable[[float], Awai
     while True:
         update()
         await sleep(PERIOD_S)
-
-
-def _create(metric: Metric) -> Any:
-    tags: Any = metric.tags  # Ray types them as a tuple of exactly one
-    if metric.type is MetricType.HISTOGRAM:
-        return ray_metrics.Histogram(
-            metric.name, description=metric.description, boundaries=list(metric.buckets), tag_keys=tags
-        )
-    create = ray_metrics.Counter if metric.type is MetricType.COUNTER else ray_metrics.Gauge
-    return create(metric.name, description=metric.description, tag_keys=tags)

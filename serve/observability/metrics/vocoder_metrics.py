@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from serve.observability.metrics.definitions import VOCODER_CALL, VOCODER_CALLS, VOCODER_JOBS, VOCODER_WAITING
-from serve.observability.metrics.registry import MetricRegistry
+from serve.observability.metrics.registry import MetricRegistry, NewSeries
 from serve.resilience.autoscaling import Load
 
 
 class VocoderMetrics:
     """Metrics of one vocoder replica."""
 
-    def __init__(self) -> None:
-        self._registry = MetricRegistry()
+    def __init__(self, new_series: NewSeries) -> None:
+        self._registry = MetricRegistry(new_series)
 
     def update(self, stats: Mapping[str, Any], load: Load | None) -> None:
         """Updates the metrics from VocoderStats and the load; None: the replica has another one."""

@@ -46,7 +46,7 @@ def install(folder: Path, release: str) -> Path:
     """An installation of this project with one change: its replicas say a release, wherever they say who they are."""
     for package in ("pipeline", "serve", "configs"):
         shutil.copytree(PROJECT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
-    path = folder / "serve/deployments/replica_info.py"
+    path = folder / "serve/stages/replica_context.py"
     changed = path.read_text().replace('return {"replica"', f'return {{"release": "{release}", "replica"')
     assert release in changed
     path.write_text(changed)

@@ -247,7 +247,7 @@ def test_a_full_house_becomes_its_rate_limit_error(cluster: Cluster, client: ope
 
     waiting = [cluster.connect(LONG_SPEECH) for _ in range(cluster.health()["admission"]["capacity"])]
     try:
-        wait_until(lambda: cluster.health()["acoustic"][0]["slots_used"] == 8, 5.0)
+        wait_until(lambda: cluster.health()["acoustic"][0]["slots_used"] == 8, 30.0)
         with pytest.raises(openai.RateLimitError) as raised:
             speak_until_refused()
         assert int(raised.value.response.headers["Retry-After"]) >= 1

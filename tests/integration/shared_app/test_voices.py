@@ -22,9 +22,10 @@ from pipeline.spec import HOP
 from pipeline.types import FinishReason, Prompt, SamplingParams, StepBlock
 from pipeline.vocoder.stream import StreamDecoder
 from scripts.generate.monitoring import RAY_METRICS
-from serve.deployments.acoustic_model import warm_up_prompt
 from serve.observability.metrics.definitions import METRICS, MetricType
-from serve.remote.remote_stages import RemoteDecoder, RemoteGenerator, ask_speakers
+from serve.remote.remote_handle import RemoteHandle
+from serve.stages.acoustic_stage import warm_up_prompt
+from serve.stages.stage_clients import StageDecoder, StageGenerator, ask_speakers
 from tests.support.cluster import EXPORT_TIMEOUT_S, FLAT, LONG, LONG_SPEECH, Cluster, Samples, scrape, total
 from tests.support.recordings import spoken, written
 from tests.support.waiting import wait_until
@@ -176,7 +177,7 @@ def transport(request: pytest.FixtureRequest, cluster: Cluster) -> dict[str, boo
 def test_an_utterance_is_the_same_in_one_call_and_in_many_and_a_bad_one_fails_alone(transport: dict[str, bool]):
     """Whatever this machine's vocoder takes."""
 
-    async def hear(decoder: RemoteDecoder, rows: np.ndarray, size: int) -> np.ndarray:
+    async def hear(decoder: StageDecoder, rows: np.ndarray, size: int) -> np.ndarray:
         async def steps() -> AsyncIterator[StepBlock]:
             for first in range(0, len(rows), size):
                 ends = first + size >= len(rows)
@@ -187,8 +188,8 @@ def test_an_utterance_is_the_same_in_one_call_and_in_many_and_a_bad_one_fails_al
             return np.concatenate([chunk.samples async for chunk in chunks])
 
     async def run() -> list[object]:
-        decoder = RemoteDecoder(serve.get_deployment_handle("Vocoder", "chattts").options(**transport))
-        width, _, _ = await ask_speakers(serve.get_deployment_handle("AcousticModel", "chattts"))
+        decoder = StageDecoder(RemoteHandle(serve.get_deployment_handle("Vocoder", "chattts").options(**transport)))
+        width, _, _ = await ask_speakers(RemoteHandle(serve.get_deployment_handle("AcousticModel", "chattts")))
         rows = np.random.default_rng(0).standard_normal((150, width), np.float32)
         return await asyncio.gather(
             *(hear(decoder, row, size) for row, size in ((rows, 4), (rows[:, 1:], 4), (rows[::-1].copy(), 7), (rows, 150))),
@@ -206,7 +207,7 @@ def test_an_utterance_is_the_same_in_one_call_and_in_many_and_a_bad_one_fails_al
 
 def test_steps_arrive_in_order_and_errors_as_they_were(transport: dict[str, bool]):
     async def run() -> tuple[list[int], np.ndarray]:
-        generator = RemoteGenerator(serve.get_deployment_handle("AcousticModel", "chattts").options(**transport))
+        generator = StageGenerator(RemoteHandle(serve.get_deployment_handle("AcousticModel", "chattts").options(**transport)))
         firsts, hidden = [], []
         async with aclosing(generator.generate(warm_up_prompt(), SamplingParams(seed=4), timeout_s=30)) as blocks:
             async for block in blocks:

@@ -157,7 +157,7 @@ def test_a_worker_killed_at_the_moment_of_asking_costs_one_question_at_most(demo
         for deaths in range(1, 4):
             await read_text(frontend)
             os.kill(pid(frontend), signal.SIGKILL)
-            with suppress(WorkerDied):  # a 503, and serve/remote/remote_stages.py tries again: never the client's fault
+            with suppress(WorkerDied):  # a 503, and serve/stages/stage_clients.py tries again: never the client's fault
                 await read_text(frontend)
             assert await read_text(frontend) == "hi"
             assert frontend.stats().restarts == deaths

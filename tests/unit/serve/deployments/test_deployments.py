@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import fields
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,20 +17,19 @@ from pipeline.text.isolation.isolated_frontend import TextStats
 from pipeline.types import Prompt, SamplingParams
 from serve.app import exposure, exposure_of_this_cluster
 from serve.config.app_config import AppConfig, read_app_config
-from serve.deployments import ingress_setup
-from serve.deployments.background_tasks import Background, trouble_of
-from serve.deployments.text_normalizer import together
+from serve.ingress import ingress_setup
+from serve.remote.replica import new_series
 from serve.speech.events import Finished
 from serve.speech.job import RequestContext
 from serve.speech.schemas.speech import SpeechBody
 from serve.speech.speak import open_speech
+from serve.stages.background_tasks import Background, trouble_of
+from serve.stages.replica_context import ReplicaContext
+from serve.stages.text_stage import together
 from tests.support.fakes import PromptMaker, StepMaker, ToneDecoder
 from tests.support.handles import Blocks, local_handle, text_handle, with_router
 
-
-@pytest.fixture(autouse=True)
-def _no_ray(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ingress_setup, "replica_info", lambda: {"replica": "r1", "gpus": []})
+CONTEXT = ReplicaContext("r1", new_series)
 
 
 def answering(value: object) -> Callable[[], Awaitable[object]]:
@@ -56,11 +55,11 @@ def handles(config: AppConfig) -> dict[str, object]:
 async def test_a_replica_is_built_speaks_its_first_words_and_names_its_work():
     config = read_app_config({"degrade": {"steps": []}})
 
-    parts = await ingress_setup.build_parts(config, handles(config), None)
+    parts = await ingress_setup.build_parts(CONTEXT, config, handles(config), None)
     assert await ingress_setup.speak_first_words(parts.services.speech) > 0
     assert parts.services.speech.admission.capacity == config.limits.max_in_flight
     names = []
-    for name, work in ingress_setup.background_work(config, parts):
+    for name, work in ingress_setup.background_work(CONTEXT, config, parts):
         names.append(name)
         work.close()
     names = names
@@ -78,9 +77,9 @@ async def test_a_stage_that_sleeps_is_no_trouble_and_the_refused_wake_it():
         replicas[0] = None
         return {}
 
-    parts = await ingress_setup.build_parts(config, deployed, None)
+    parts = await ingress_setup.build_parts(CONTEXT, config, deployed, None)
     acoustic = with_router(deployed[version.acoustic], replicas)
-    acoustic.stats = SimpleNamespace(remote=start)
+    cast(Any, acoustic._handle).stats = SimpleNamespace(remote=start)
     speech, status, replicas_ = parts.services.speech, parts.status, parts.replicas
     assert status.wakefulness() == {version.acoustic: "asleep"}
     body = SpeechBody(input="Hello there.", voice=None)
@@ -106,7 +105,7 @@ async def test_the_operators_status_has_what_the_page_shows():
     grafana = "https://grafana.example/d/chattts"
     config = read_app_config({"http": {"grafana": grafana}})
 
-    parts = await ingress_setup.build_parts(config, handles(config), None)
+    parts = await ingress_setup.build_parts(CONTEXT, config, handles(config), None)
     parts.services.speech.observer.rejected("overloaded")
     (state, services) = await parts.status.health(), parts.services
     assert services.dashboards == {"grafana": grafana}
@@ -122,7 +121,7 @@ async def test_the_operators_status_has_what_the_page_shows():
 
 async def test_the_state_of_the_parts_is_collected_once_for_all_who_ask_and_again_later():
     config = read_app_config({})
-    status = (await ingress_setup.build_parts(config, handles(config), None)).status
+    status = (await ingress_setup.build_parts(CONTEXT, config, handles(config), None)).status
     leaving = asyncio.create_task(status.health())
     await asyncio.sleep(0)
     leaving.cancel()

@@ -5,7 +5,7 @@ import pytest
 from pipeline.config import SpeechConfig
 from pipeline.synthesizer import Synthesizer
 from pipeline.types import Prompt, SamplingParams, Voice
-from serve.remote.remote_stages import RemoteDecoder, RemoteFrontend, RemoteGenerator
+from serve.stages.stage_clients import StageDecoder, StageFrontend, StageGenerator
 from tests.support.fakes import PromptMaker, Speaker, StepMaker, ToneDecoder, make_services
 from tests.support.handles import Blocks, local_handle, text_handle
 from tests.support.live_server import serving
@@ -27,9 +27,9 @@ def live():
         return Blocks(acoustic.generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted))
 
     synthesizer = Synthesizer(
-        RemoteFrontend(text_handle(text)),
-        RemoteGenerator(local_handle(generate=generate)),
-        RemoteDecoder(local_handle(traits=vocoder.traits, feed=lambda feed, trace: vocoder.feed(feed))),
+        StageFrontend(text_handle(text)),
+        StageGenerator(local_handle(generate=generate)),
+        StageDecoder(local_handle(traits=vocoder.traits, feed=lambda feed, trace: vocoder.feed(feed))),
         AnyVoice(),
         SpeechConfig(),
     )

@@ -30,7 +30,7 @@ def tile(name: str) -> str:
 
 @dataclass
 class BusyStatus(FakeStatus):
-    """The state of a service with two acoustic replicas, as serve/deployments/ingress_status.py tells it."""
+    """The state of a service with two acoustic replicas, as serve/ingress/ingress_status.py tells it."""
 
     changes: dict[str, Any] = field(default_factory=dict)
 

@@ -46,9 +46,10 @@ from pipeline.types import (
 from pipeline.vocoder.vocoder import Vocoder
 from serve.http.services import Services
 from serve.observability.stage_timings import CURRENT_TIMINGS, StageTimings
-from serve.remote import remote_stages
-from serve.remote.remote_stages import RemoteGenerator
-from serve.remote.taken_over import MOST_FAIL_OVERS
+from serve.remote.remote_handle import RemoteHandle
+from serve.stages import stage_clients
+from serve.stages.stage_clients import StageGenerator
+from serve.stages.taken_over import MOST_FAIL_OVERS
 from tests.support.effort import examples
 from tests.support.factories import make_speaker
 from tests.support.fakes import Speaker, make_services
@@ -78,7 +79,7 @@ class Mortals:
     def generate(self) -> "Mortals":
         return self
 
-    def options(self, *, stream: bool) -> "Mortals":
+    def options(self, **options: object) -> "Mortals":
         return self
 
     def remote(self, prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, trace: str) -> "Call":
@@ -138,7 +139,7 @@ class House:
     engines: tuple[Engine, Engine]
 
     def synthesizer(self, mortals: Mortals, cache: CodeCache | None = None) -> Synthesizer:
-        generator = RemoteGenerator(mortals)
+        generator = StageGenerator(RemoteHandle(mortals))
         cached = None if cache is None else CachedModel(generator, cache, payload=Kept.HIDDEN, fingerprint=BUILD)
         return Synthesizer(self.frontend, generator, self.vocoder, self.voices, SpeechConfig(), cached)
 
@@ -172,7 +173,7 @@ def services_of(house: House, mortals: Mortals) -> Services:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch):
-    monkeypatch.setattr(remote_stages, "BACK_OFF_S", 0.0)
+    monkeypatch.setattr(stage_clients, "BACK_OFF_S", 0.0)
 
 
 def request(text: str = TEXT, **fields: Any) -> SynthesisRequest:

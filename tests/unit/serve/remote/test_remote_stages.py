@@ -39,12 +39,13 @@ from pipeline.types import (
     SynthesisRequest,
 )
 from serve.observability.stage_timings import CURRENT_TIMINGS, StageTimings
-from serve.remote import remote_stages
-from serve.remote.remote_stages import RemoteDecoder, RemoteFollower, RemoteFrontend, RemoteGenerator, to_domain
-from serve.remote.taken_over import MOST_FAIL_OVERS
+from serve.remote.remote_handle import RemoteHandle, to_domain
 from serve.resilience import circuit_breaker
 from serve.resilience.circuit_breaker import Breaker
 from serve.resilience.quarantine import CURRENT_REQUEST, Quarantine
+from serve.stages import stage_clients
+from serve.stages.stage_clients import StageDecoder, StageFollower, StageFrontend, StageGenerator
+from serve.stages.taken_over import MOST_FAIL_OVERS
 from tests.support.factories import make_prompt
 
 STEPS, WIDTH, SAMPLES_PER_STEP, DELAY = 24, 3, 5, 4
@@ -57,7 +58,7 @@ Items = list[object]
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch):
-    monkeypatch.setattr(remote_stages, "BACK_OFF_S", 0.0)
+    monkeypatch.setattr(stage_clients, "BACK_OFF_S", 0.0)
 
 
 def spoken(cuts: Sequence[int], *, samples: bool, build: str = "a") -> Items:
@@ -92,8 +93,7 @@ class Replicas:
         self.cancelled = 0
         self.generate = self
 
-    def options(self, *, stream: bool) -> "Replicas":
-        assert stream
+    def options(self, **options: object) -> "Replicas":
         return self
 
     def remote(self, prompt: Prompt, sampling: object, timeout_s: float, admitted: bool, trace: str) -> "Replicas":
@@ -123,6 +123,9 @@ class Unary:
         self.traits = self.ask = self.follow = self
         self.calls: list[tuple[object, ...]] = []
 
+    def options(self, **options: object) -> "Unary":
+        return self
+
     async def remote(self, *arguments: object, trace: str = "") -> object:
         self.calls.append(arguments)
         answer = self.answers.pop(0)
@@ -137,7 +140,7 @@ def gone(number: int) -> ActorUnavailableError:
 
 
 def generate(replicas: Replicas, prompt: Prompt | None = None, timeout_s: float = 5.0) -> AsyncGenerator[StepBlock, None]:
-    return RemoteGenerator(replicas).generate(prompt or make_prompt(), SamplingParams(), timeout_s=timeout_s)
+    return StageGenerator(RemoteHandle(replicas)).generate(prompt or make_prompt(), SamplingParams(), timeout_s=timeout_s)
 
 
 def listen(replicas: Replicas, prompt: Prompt | None = None, timings: StageTimings | None = None) -> list[StepBlock]:
@@ -259,7 +262,9 @@ def test_an_open_breaker_asks_no_replica(monkeypatch):
     with pytest.raises(EngineDead), breaker.watch():
         raise EngineDead("dead")
     with pytest.raises(StageUnavailable):
-        asyncio.run(anext(RemoteGenerator(replicas, breaker).generate(make_prompt(), SamplingParams(), timeout_s=5)))
+        asyncio.run(
+            anext(StageGenerator(RemoteHandle(replicas), breaker).generate(make_prompt(), SamplingParams(), timeout_s=5))
+        )
     assert replicas.calls == []
 
 
@@ -295,7 +300,7 @@ def observe(
     return quarantine, stopped.value.args[0]
 
 
-def read_with(quarantine: Quarantine, frontend: RemoteFrontend) -> Callable[[SynthesisRequest], Awaitable[object]]:
+def read_with(quarantine: Quarantine, frontend: StageFrontend) -> Callable[[SynthesisRequest], Awaitable[object]]:
     async def read(request: SynthesisRequest) -> object:
         with quarantine.track(request):
             return await frontend.read(request)
@@ -343,7 +348,9 @@ def test_a_request_that_ended_two_replicas_of_a_stage_is_tried_no_more(first):
         for calls in (2, 3):
             with pytest.raises(EngineDead):
                 await (
-                    generating(handle if calls == 2 else later)() if first == "generator" else RemoteDecoder(answers).traits()
+                    generating(handle if calls == 2 else later)()
+                    if first == "generator"
+                    else StageDecoder(RemoteHandle(answers)).traits()
                 )
             assert len(handle.timeouts_s) + len(later.timeouts_s) + 4 - len(answers.answers) == calls
 
@@ -354,7 +361,7 @@ def test_a_request_that_ended_two_replicas_of_a_stage_is_tried_no_more(first):
 
 def test_a_text_whose_worker_dies_is_read_once_more():
     texts = Unary(WorkerDied("ended", worker="a"), "script")
-    frontend = RemoteFrontend(texts)
+    frontend = StageFrontend(RemoteHandle(texts))
 
     async def work() -> object:
         return await frontend.read(SynthesisRequest("r", "hi", "v"))
@@ -366,7 +373,7 @@ def test_a_text_whose_worker_dies_is_read_once_more():
 
 async def test_a_text_that_ends_two_workers_is_a_503_and_read_by_no_third():
     texts = Unary(WorkerDied("ended", worker="a"), WorkerDied("ended", worker="b"), "script")
-    frontend = RemoteFrontend(texts)
+    frontend = StageFrontend(RemoteHandle(texts))
     read = read_with(Quarantine(), frontend)
     request = SynthesisRequest("r", "hi", "v")
 
@@ -379,7 +386,7 @@ async def test_a_text_that_ends_two_workers_is_a_503_and_read_by_no_third():
 
 
 async def test_workers_that_cannot_be_started_count_against_no_text():
-    frontend = RemoteFrontend(Unary(*[EngineDead("no text worker can be started")] * 4, "script"))
+    frontend = StageFrontend(RemoteHandle(Unary(*[EngineDead("no text worker can be started")] * 4, "script")))
     read = read_with(Quarantine(), frontend)
 
     for _ in range(2):
@@ -401,7 +408,7 @@ def test_only_the_death_of_a_replica_with_a_known_id_counts_against_a_request(er
     async def work() -> None:
         for _ in range(3):
             with pytest.raises(EngineDead):
-                await RemoteDecoder(answers).traits()
+                await StageDecoder(RemoteHandle(answers)).traits()
 
     quarantine, results = observe(work, clock=lambda: next(passing))
     assert (results, quarantine.quarantined) == ([None], 0)
@@ -431,7 +438,7 @@ def test_serves_own_errors_become_the_domains():
 def test_another_replica_follows_the_text_where_one_died_and_a_refusal_is_raised():
     followed = Followed(np.zeros(1, np.int64), np.zeros(1, np.int64))
     follow = Unary(gone(1), followed, None, EngineFault("broken"))
-    follower = RemoteFollower(follow)
+    follower = StageFollower(RemoteHandle(follow))
     prompt, codes = make_prompt(), np.zeros((3, 4), np.int64)
     assert asyncio.run(follower.follow(prompt, codes, (1, 4), ended=True)) is followed
     assert follow.calls == 2 * [(prompt, codes, (1, 4), True)]

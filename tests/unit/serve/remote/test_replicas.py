@@ -15,8 +15,8 @@ from pipeline.errors import (
     StageAsleep,
     StageUnavailable,
 )
-from serve.remote.pipelines import is_its_failure
-from serve.remote.replicas import Builds, fullest_gpu, is_well, trouble_in
+from serve.stages.pipelines import is_its_failure
+from serve.stages.replicas import Builds, fullest_gpu, is_well, trouble_in
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,12 @@ from ray.serve.handle import DeploymentHandle
 from pipeline.errors import StageAsleep
 from scripts.bench.settings import from_zero
 from serve.config.app_config import ConversationsConfig
-from serve.deployments import ingress_setup
-from serve.remote.cold_start import FIRST_GUESS_S, LEAST_S, ColdStarts, Wakefulness
+from serve.ingress import ingress_setup
 from serve.remote.ray_private import has_no_replica, is_stopping
+from serve.remote.remote_handle import RemoteHandle
 from serve.speech.conversation.conversation import Conversation, Conversations
 from serve.speech.job import RequestContext
+from serve.stages.cold_start import FIRST_GUESS_S, LEAST_S, ColdStarts, Wakefulness
 from tests.support.clock import HeldClock
 from tests.support.fakes import Speaker, make_speech_services
 from tests.support.handles import local_handle, with_router
@@ -70,7 +71,8 @@ async def test_what_is_awake_is_not_asked_for(replicas: int, least: int | None):
 
 def test_as_long_as_serve_has_told_nothing_it_counts_as_awake():
     for handle in (SimpleNamespace(), SimpleNamespace(_router=None)):
-        assert ColdStarts({"text": handle}, 1.0).is_awake("text")  # type: ignore[dict-item]
+        handle.options = lambda handle=handle, **options: handle
+        assert ColdStarts({"text": RemoteHandle(handle)}, 1.0).is_awake("text")  # type: ignore[arg-type]
 
 
 async def test_the_refused_leave_one_call_for_each_stage_and_are_told_what_is_left():
@@ -239,7 +241,9 @@ async def test_serves_router_says_who_sleeps_and_one_call_that_waits_starts_a_re
     router._asyncio_router.update_deployment_targets(DeploymentTargetInfo(is_available=True, running_replicas=[]))
     assert has_no_replica(handle)
     assert autoscaler.hears(controller.reports) == 0
-    waking = ColdStarts({ID.name: handle}, 300.0)
+    remote = RemoteHandle(handle)
+    remote._handle = handle  # whose router is this test's
+    waking = ColdStarts({ID.name: remote}, 300.0)
     for _ in range(3):
         with pytest.raises(StageAsleep):
             waking.check([ID.name])
@@ -277,6 +281,6 @@ async def test_conversations_are_told(monkeypatch: pytest.MonkeyPatch):
     services = make_speech_services(Speaker())
     conversation = Conversation(services, conversations.config, RequestContext("talk"), emit)
     with conversations.joined(conversation):
-        looking = asyncio.create_task(ingress_setup.leave_when_stopped(conversations))
+        looking = asyncio.create_task(ingress_setup.leave_when_stopped(is_stopping, conversations))
         await asyncio.wait_for(conversation.leaving.wait(), 20)
         looking.cancel()

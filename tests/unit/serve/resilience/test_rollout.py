@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve.config.model_versions import RoutesConfig
-from serve.remote.replicas import trouble_in
 from serve.resilience.rollout import FAILED_PROBES, Rollout
+from serve.stages.replicas import trouble_in
 from tests.support.clock import HeldClock
 from tests.support.model_versions import V1, V2, V3, VERSIONS, rollout
 

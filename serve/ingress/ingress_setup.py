@@ -12,15 +12,13 @@ import hashlib
 import logging
 import platform
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
-
-from ray.util import get_node_ip_address
 
 import pipeline
 from pipeline.checkpoint.manifest import file_sha256
@@ -38,12 +36,11 @@ from serve.access.redis_quotas import RedisQuotas
 from serve.access.resume_tokens import ResumeTokens
 from serve.config.app_config import AppConfig
 from serve.config.folders import jobs_folder
-from serve.deployments.ingress_records import IngressRecords, open_records
-from serve.deployments.ingress_status import IngressStatus
-from serve.deployments.replica_info import replica_info
 from serve.http.body_reader import BodyReader
 from serve.http.connection import UnreadBytes
 from serve.http.services import Services
+from serve.ingress.ingress_records import IngressRecords, open_records
+from serve.ingress.ingress_status import IngressStatus
 from serve.jobs.runner import JobRunner
 from serve.jobs.service import JobService
 from serve.observability.metrics.ingress_metrics import IngressMetrics
@@ -53,11 +50,6 @@ from serve.observability.reply_stats import ReplyObserver
 from serve.observability.request_log import RefusalTally
 from serve.observability.tracing import Tracing
 from serve.protocols.wyoming.listener import WyomingListener
-from serve.remote.code_cache import follow_purges
-from serve.remote.pipelines import VersionPipelines
-from serve.remote.ray_private import IS_BEHIND_PROXY, is_stopping
-from serve.remote.remote_stages import Handle, ask_capabilities, ask_fingerprint, ask_speakers, plainly_pickled
-from serve.remote.replicas import TEXT, Replicas
 from serve.resilience.quarantine import Quarantine
 from serve.resilience.rollout import Rollout
 from serve.speech.conversation.conversation import Conversations
@@ -66,6 +58,12 @@ from serve.speech.model_selection import ModelSelector
 from serve.speech.recent_overload import RecentOverload
 from serve.speech.resuming import Resuming
 from serve.speech.speech_services import SpeechServices
+from serve.stages.code_cache import follow_purges
+from serve.stages.pipelines import VersionPipelines
+from serve.stages.replica_context import ReplicaContext
+from serve.stages.replicas import TEXT, Replicas
+from serve.stages.stage_clients import ask_capabilities, ask_fingerprint, ask_speakers
+from serve.stages.stage_handle import StageHandle
 from serve.voices.voice_service import VoiceService
 
 LOG = logging.getLogger("ray.serve.chattts")
@@ -121,18 +119,20 @@ class Leaver(Protocol):
         ...
 
 
-async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: str | None) -> IngressParts:
+async def build_parts(
+    context: ReplicaContext, config: AppConfig, stages: Mapping[str, StageHandle], listens: str | None
+) -> IngressParts:
     """Builds one ingress replica; waits until the stages behind it have loaded their weights.
 
     Args:
-        stages: the deployments behind the ingress, by name.
+        context: of the process this runs in.
+        stages: those behind the ingress, by name.
         listens: the host the service listens on; None: not known.
     """
-    stages = {name: plainly_pickled(handle) for name, handle in stages.items()}
     acoustic = stages[config.versions[0].acoustic]
-    records = await open_records(config, await ask_speakers(acoustic))
+    records = await open_records(config, await ask_speakers(acoustic), context.num_replicas)
     models = ModelSelector(Rollout(config.versions), await ask_capabilities(stages[TEXT]), config.model_aliases)
-    admission, metrics = AdmissionLimiter(config.limits.max_in_flight), IngressMetrics()
+    admission, metrics = AdmissionLimiter(config.limits.max_in_flight), IngressMetrics(context.new_series)
     quarantine = Quarantine()
     replicas = Replicas(models.rollout, stages, config.limits.start_timeout_s)
     pipelines = VersionPipelines(
@@ -145,14 +145,14 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
         fingerprint=await ask_fingerprint(acoustic),
     )
     recent = RecentReplies(metrics)
-    authenticator = build_authenticator(config, records, listens)
-    speech = build_speech(config, records, models, admission, recent, pipelines, authenticator)
+    authenticator = build_authenticator(context, config, records, listens)
+    speech = build_speech(context, config, records, models, admission, recent, pipelines, authenticator)
     unread = UnreadBytes(config.limits.max_unread_bytes)
     status = IngressStatus(speech, records, replicas, quarantine, unread)
     services = Services(
         speech=speech,
         conversations=Conversations(config.conversations),
-        jobs=build_jobs(config, records, speech),
+        jobs=build_jobs(context, config, records, speech),
         text=pipelines,
         voices=build_voices(config, records, speech, pipelines),
         bodies=BodyReader(config.limits),
@@ -168,6 +168,7 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
 
 
 def build_speech(
+    context: ReplicaContext,
     config: AppConfig,
     records: IngressRecords,
     models: ModelSelector,
@@ -197,13 +198,13 @@ def build_speech(
         overload=RecentOverload(),
         observer=observer,
         refusals=RefusalTally(),
-        tracing=Tracing(config.tracing, "Ingress", replica_info()["replica"]),
+        tracing=Tracing(config.tracing, "Ingress", context.replica),
         replaces_unknown_voices=config.voices.unknown == "default",
         owner=authenticator.owner,
     )
 
 
-def build_jobs(config: AppConfig, records: IngressRecords, speech: SpeechServices) -> JobService:
+def build_jobs(context: ReplicaContext, config: AppConfig, records: IngressRecords, speech: SpeechServices) -> JobService:
     """Returns the jobs, whose files are in the configured folder."""
     builds = {version.id: reply_build(version.pipeline) for version in config.versions}
     return JobService(
@@ -211,7 +212,7 @@ def build_jobs(config: AppConfig, records: IngressRecords, speech: SpeechService
         records.store,
         jobs_folder(config.jobs),
         speech,
-        is_leaving=is_stopping,
+        is_leaving=context.is_stopping,
         build=lambda model: builds.get(model, ""),
     )
 
@@ -232,22 +233,25 @@ def build_voices(
     )
 
 
-def build_authenticator(config: AppConfig, records: IngressRecords, listens: str | None) -> Authenticator:
+def build_authenticator(
+    context: ReplicaContext, config: AppConfig, records: IngressRecords, listens: str | None
+) -> Authenticator:
     """Returns the check of keys and quotas, which knows this machine's own address."""
-    own = (get_node_ip_address(),)  # type: ignore[no-untyped-call]
     return Authenticator(
         records.keys,
         records.quotas,
         is_open=config.keys.open,
         anonymous_scopes=tuple(map(Scope, config.keys.anonymous_scopes)),
         has_open_lists=config.keys.open_lists,
-        is_local_peer=local_peer_check(listens=listens, behind_proxy=IS_BEHIND_PROXY, own=own),
+        is_local_peer=local_peer_check(listens=listens, behind_proxy=context.is_behind_proxy, own=context.addresses),
         origins=CrossOriginPolicy(config.http.allowed_hosts, config.http.allowed_origins),
-        proxies=Proxies(config.http.trusted_proxies, haproxies=own if IS_BEHIND_PROXY else ()),
+        proxies=Proxies(config.http.trusted_proxies, haproxies=context.addresses if context.is_behind_proxy else ()),
     )
 
 
-def background_work(config: AppConfig, parts: IngressParts) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
+def background_work(
+    context: ReplicaContext, config: AppConfig, parts: IngressParts
+) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
     """Yields everything the replica does beside its requests, each piece with its name."""
     records, unreadable, period_s = parts.records, parts.status.unreadable, RECORDS_PERIOD_S
     yield "voices", follow("voices", records.voices.refresh, period_s, unreadable)
@@ -265,13 +269,13 @@ def background_work(config: AppConfig, parts: IngressParts) -> Iterator[tuple[st
         yield "fingerprints", following
     yield "silent stages", parts.replicas.watch_silence()
     yield "jobs", JobRunner(parts.services.jobs, parts.services.speech).run()
-    yield "conversations", leave_when_stopped(parts.services.conversations, parts.wyoming)
+    yield "conversations", leave_when_stopped(context.is_stopping, parts.services.conversations, parts.wyoming)
     if config.degrade.steps:
         yield "load", shed_load(parts.services.speech, parts.replicas, parts.metrics)
 
 
-async def leave_when_stopped(*leavers: Leaver) -> None:
-    """Tells them when Serve stops this replica; looks every LOOK_S, until cancelled."""
+async def leave_when_stopped(is_stopping: Callable[[], bool], *leavers: Leaver) -> None:
+    """Tells them when this replica is about to be stopped; looks every LOOK_S, until cancelled."""
     while True:
         await asyncio.sleep(LOOK_S)
         if is_stopping():

@@ -20,6 +20,7 @@ from pipeline.vocoder.beside import with_samples
 from pipeline.vocoder.stream import StreamDecoder
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.vocoder.vocoder_fingerprint import vocoder_fingerprint
+from serve.observability.metrics.registry import NewSeries
 from serve.observability.metrics.vocoder_metrics import VocoderMetrics
 from serve.observability.tracing import Tracing
 
@@ -27,12 +28,12 @@ from serve.observability.tracing import Tracing
 class VocoderBeside:
     """Decodes the steps of one replica's engine."""
 
-    def __init__(self, config: VocoderConfig, checkpoint: Checkpoint, tracing: Tracing) -> None:
+    def __init__(self, config: VocoderConfig, checkpoint: Checkpoint, tracing: Tracing, new_series: NewSeries) -> None:
         """Loads the vocoder and warms it up. Blocking."""
         self._tracing = tracing
         self._vocoder = Vocoder(config, checkpoint)
         self._vocoder.warm_up()
-        self._metrics = VocoderMetrics()
+        self._metrics = VocoderMetrics(new_series)
         self.fingerprint = vocoder_fingerprint(config, checkpoint)
         """of everything that affects its samples"""
 

@@ -13,11 +13,12 @@ from typing import Any
 
 from pipeline.spec import STEPS_PER_SECOND
 from serve.config.model_versions import Version
-from serve.remote.cold_start import ColdStarts, Wakefulness
-from serve.remote.remote_stages import Handle, ask_stats
 from serve.resilience.autoscaling import BACKLOG_S, BUSY
 from serve.resilience.circuit_breaker import Breaker
 from serve.resilience.rollout import Rollout
+from serve.stages.cold_start import ColdStarts, Wakefulness
+from serve.stages.stage_clients import ask_stats
+from serve.stages.stage_handle import StageHandle
 
 LOG = logging.getLogger("ray.serve.chattts")
 
@@ -58,7 +59,7 @@ class Builds:
 class Replicas:
     """The replicas of every version."""
 
-    def __init__(self, rollout: Rollout, handles: Mapping[str, Handle], wake_limit_s: float) -> None:
+    def __init__(self, rollout: Rollout, handles: Mapping[str, StageHandle], wake_limit_s: float) -> None:
         """
         Args:
             handles: deployment name -> its handle.

@@ -25,20 +25,20 @@ from pipeline.protocols import VoiceSource
 from pipeline.synthesizer import Synthesizer
 from pipeline.types import AudioChunk, Refined, SpeechText, SynthesisRequest
 from serve.config.model_versions import Version
-from serve.remote.code_cache import follow_fingerprint
-from serve.remote.remote_stages import (
-    Handle,
-    RemoteDecoder,
-    RemoteEncoder,
-    RemoteFollower,
-    RemoteFrontend,
-    RemoteGenerator,
-    ask_fingerprint,
-)
-from serve.remote.replicas import TEXT, Replicas, needed_by, stages_of
 from serve.resilience.circuit_breaker import is_fault
 from serve.resilience.quarantine import Quarantine
 from serve.resilience.rollout import Rollout
+from serve.stages.code_cache import follow_fingerprint
+from serve.stages.replicas import TEXT, Replicas, needed_by, stages_of
+from serve.stages.stage_clients import (
+    StageDecoder,
+    StageEncoder,
+    StageFollower,
+    StageFrontend,
+    StageGenerator,
+    ask_fingerprint,
+)
+from serve.stages.stage_handle import StageHandle
 
 GIVEN_UP_S = 5.0  # a client that leaves after so long without audio counts as a failure of the version
 
@@ -49,7 +49,7 @@ class VersionPipelines:
     def __init__(
         self,
         rollout: Rollout,
-        handles: Mapping[str, Handle],
+        handles: Mapping[str, StageHandle],
         replicas: Replicas,
         voices: VoiceSource,
         cache: CodeCache,
@@ -72,16 +72,16 @@ class VersionPipelines:
         self._cached: dict[str, CachedModel] = {}
         for version in rollout.versions.values():
             acoustic, vocoder = (self._breakers[stage] for stage in stages_of(version))
-            generator = RemoteGenerator(handles[version.acoustic], acoustic)
+            generator = StageGenerator(handles[version.acoustic], acoustic)
             self._cached[version.id] = CachedModel(generator, cache, payload=kept_of(version.pipeline.vocoder))
             self._synthesizers[version.id] = Synthesizer(
-                RemoteFrontend(handles[TEXT], self._breakers["text"], version.id),
+                StageFrontend(handles[TEXT], self._breakers["text"], version.id),
                 generator,
-                RemoteDecoder(handles[version.vocoder], vocoder),
+                StageDecoder(handles[version.vocoder], vocoder),
                 voices,
                 version.pipeline.speech,
                 self._cached[version.id],
-                RemoteFollower(handles[version.acoustic], acoustic),
+                StageFollower(handles[version.acoustic], acoustic),
             )
         next(iter(self._cached.values())).fingerprint = fingerprint
 
@@ -136,7 +136,7 @@ class VersionPipelines:
         """Returns the codes (n, 4) of a recording (m,), as the first version's protocols.RecordingEncoder."""
         first = next(iter(self._rollout.versions.values()))
         self._cold_starts.check([first.acoustic])
-        return await RemoteEncoder(self._handles[first.acoustic], self._breakers[first.stage("acoustic")]).encode(samples)
+        return await StageEncoder(self._handles[first.acoustic], self._breakers[first.stage("acoustic")]).encode(samples)
 
     def _version(self, request: SynthesisRequest) -> Version:
         versions = self._rollout.versions

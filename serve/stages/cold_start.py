@@ -17,8 +17,8 @@ from enum import StrEnum
 
 from pipeline.errors import StageAsleep, SynthesisError
 from pipeline.ewma import Ewma
-from serve.remote.ray_private import has_no_replica
-from serve.remote.remote_stages import Handle, await_replica
+from serve.stages.stage_clients import await_replica
+from serve.stages.stage_handle import StageHandle
 
 LOG = logging.getLogger("ray.serve.chattts")
 
@@ -40,7 +40,9 @@ class Wakefulness(StrEnum):
 class ColdStarts:
     """Wakes the deployments behind one ingress replica."""
 
-    def __init__(self, handles: Mapping[str, Handle], give_up_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, handles: Mapping[str, StageHandle], give_up_s: float, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """
         Args:
             handles: deployment name -> its handle.
@@ -55,7 +57,7 @@ class ColdStarts:
 
     def state(self, name: str) -> Wakefulness:
         """Returns whether a deployment has replicas now, as far as this process knows."""
-        if not has_no_replica(self._handles[name]):
+        if not self._handles[name].has_no_replica():
             return Wakefulness.AWAKE
         return Wakefulness.WAKING if name in self._calls else Wakefulness.ASLEEP
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from pipeline.store.store import SET_BACK
 from serve.access.api_keys import LOST
-from serve.deployments.ingress_records import IngressRecords
 from serve.http.connection import UnreadBytes
+from serve.ingress.ingress_records import IngressRecords
 from serve.observability.metrics.ingress_metrics import IngressMetrics
-from serve.remote.cold_start import Wakefulness
-from serve.remote.replicas import Replicas, fullest_gpu
 from serve.resilience.quarantine import Quarantine
 from serve.speech.speech_services import SpeechServices
+from serve.stages.cold_start import Wakefulness
+from serve.stages.replicas import Replicas, fullest_gpu
 
 
 class IngressStatus:

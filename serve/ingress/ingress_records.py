@@ -7,12 +7,11 @@ Never: requests; a failed start because a store is away
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from ray import serve
 
 from pipeline.cache.cache import CodeCache
 from pipeline.errors import StoreUnavailable
@@ -31,7 +30,7 @@ from serve.access.redis_quotas import RedisQuotas
 from serve.access.resume_tokens import SharedSecret
 from serve.config.app_config import AppConfig, VoicesConfig, project_path
 from serve.config.folders import store_of
-from serve.remote.code_cache import open_cache
+from serve.stages.code_cache import open_cache
 
 LOG = logging.getLogger("ray.serve.chattts")
 
@@ -61,11 +60,15 @@ class IngressRecords:
         return {"writes": self.store, **own}
 
 
-async def open_records(config: AppConfig, speakers: Speakers) -> IngressRecords:
-    """Opens the stores and reads them for the first time. A store that is away costs what is in it, not the service."""
+async def open_records(config: AppConfig, speakers: Speakers, num_replicas: Callable[[], int]) -> IngressRecords:
+    """Opens the stores and reads them for the first time. A store that is away costs what is in it, not the service.
+
+    Args:
+        num_replicas: among how many replicas quotas are shared out while there is no store for them.
+    """
     store = open_store(store_of(config.voices.store))
     voices = await open_voices(config.voices, speakers, store)
-    keys, quotas = await open_keys(config, store)
+    keys, quotas = await open_keys(config, store, num_replicas)
     cache, idempotency = open_cache(config.cache, store)
     secret = await open_secret(store)
     return IngressRecords(store, voices, LexiconLibrary(store), keys, quotas, cache, idempotency, secret)
@@ -92,7 +95,7 @@ async def open_secret(store: Store) -> SharedSecret:
     return secret
 
 
-async def open_keys(config: AppConfig, records: Store) -> tuple[KeyRing, Quotas]:
+async def open_keys(config: AppConfig, records: Store, num_replicas: Callable[[], int]) -> tuple[KeyRing, Quotas]:
     """Returns the keys, read for the first time, and the counter of their quotas."""
     url = config.keys.store or config.voices.store
     store = records if config.keys.store is None else open_store(config.keys.store)
@@ -102,5 +105,5 @@ async def open_keys(config: AppConfig, records: Store) -> tuple[KeyRing, Quotas]
         await ask_store(ring.refresh)
     except StoreUnavailable as error:
         LOG.error("keys: %s; until they have been read, only keys.open: true lets a request in", error)
-    share = LocalQuotas(lambda: serve.get_replica_context().world_size)
+    share = LocalQuotas(num_replicas)
     return ring, RedisQuotas(url, share) if url is not None and "://" in url else share

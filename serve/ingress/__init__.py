@@ -1,0 +1,1 @@
+"""Ingress: the parts of one ingress, and what it does beside its requests."""

@@ -1,0 +1,1 @@
+"""Stages: what an ingress asks text, acoustic model and vocoder, wherever they run."""
