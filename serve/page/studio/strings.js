@@ -109,7 +109,7 @@ const ZH = {
   // Voices
   "Search": "搜索", "deep, calm, alloy …": "低沉、平静、alloy…", "any": "全部", "{part} of {whole} voices": "{part} / {whole} 个声音", "Read again": "刷新", "New voices": "新的声音", "Preview": "试听", "Use": "使用", "Edit": "编辑", "Details": "详情",
   "{name} is changed.": "{name}已修改。", "{name} is deleted.": "{name}已删除。", "{name} is saved.": "{name}已保存。", "{name} speaks now.": "现在由{name}朗读。", "Delete every version of {name}?": "删除{name}的所有版本吗？", "Save": "保存",
-  "also": "别名", "licence": "许可", "with consent": "已获同意", "Languages": "语言", "Description": "描述", "Licence": "许可", "en, zh": "en, zh", "Save as a voice": "存为声音",
+  "also": "别名", "licence": "许可", "with consent": "已获同意", "built-in": "内置", "ChatTTS without a speaker embedding": "没有说话人嵌入的 ChatTTS", "Languages": "语言", "Description": "描述", "Licence": "许可", "en, zh": "en, zh", "Save as a voice": "存为声音",
   "Mix voices": "混合声音", "Weight": "比重", "Remove this voice": "移除", "Add a voice": "添加声音", "Use without saving": "直接使用", "The form uses this mixture.": "现在使用这个混合声音。", "anybody": "任何人",
   "A voice from a seed": "由种子生成声音", "Suggest speakers like": "推荐相似的声音", "Suggest four": "推荐四个", "Listen to the speaker of seed {seed}": "试听种子 {seed}", "A voice from a recording": "由录音生成声音",
   "WAV, FLAC, OGG or MP3 of 3 to 30 seconds. Only codes are stored, not the recording.": "3 到 30 秒的 WAV、FLAC、OGG 或 MP3。只保存编码，不保存录音。", "Recording": "录音", "Statement of consent": "同意声明",

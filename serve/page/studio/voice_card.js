@@ -71,6 +71,6 @@ function sampleOn(node, id) {
 }
 
 function about({id, origin, aliases, version, languages, labels = {}, description, licence, consent}) {
-  return [version ? `${id}@${version}` : id, origin.replace(/^seed:/, `${t("seed")} `), aliases.length > 0 && `${t("also")}: ${aliases.join(", ")}`, languages.map(t).join(", "),
-    labels.pitch_hz && `${labels.pitch_hz} Hz`, description, licence && `${t("licence")}: ${licence}`, consent && t("with consent")].filter(Boolean).join(" · ");
+  return [version ? `${id}@${version}` : id, t(origin).replace(/^seed:/, `${t("seed")} `), aliases.length > 0 && `${t("also")}: ${aliases.join(", ")}`, languages.map(t).join(", "),
+    labels.pitch_hz && `${labels.pitch_hz} Hz`, t(description), licence && `${t("licence")}: ${licence}`, consent && t("with consent")].filter(Boolean).join(" · ");
 }
