@@ -154,10 +154,10 @@ def test_a_full_store_keeps_the_lexicon_there_is(tmp_path, monkeypatch):
 
 READINGS = {
     "auto": ("auto", "AUTO"),
-    "zh": ("zh", "ZH", "zh-CN", "zh-cn", "zh_CN", "zh-TW", "zh-Hant", "zh-Hans-SG", "cmn", "cmn-Hans-CN", "zh-cmn", "lzh"),
-    "en": ("en", "en-US", "en-us", "en_GB", "EN-au", "en-US-u-ca-gregory"),
+    "zh": ("zh", "ZH", "zh-CN", "zh-cn", "zh_CN", "zh-TW", "zh-Hant", "zh-Hans-SG", "cmn", "cmn-Hans-CN", "zh-cmn", "lzh", "Chinese", "中文", " zh\n"),
+    "en": ("en", "en-US", "en-us", "en_GB", "EN-au", "en-US-u-ca-gregory", "english"),
     "dialect": ("yue", "yue-Hant-HK", "zh-yue", "zh-HK", "zh-Hant-HK", "zh_MO", "wuu", "nan-TW", "hak"),
-    None: ("fr", "ja-JP", "", "-", "zh-", "z", "english", "Chinese", "auto-en", "en US", "en--US", "中文", "zh\n", "x" * 40),
+    None: ("fr", "ja-JP", "", "-", "zh-", "z", "French", "auto-en", "en US", "en--US", "x" * 40),
 }
 
 

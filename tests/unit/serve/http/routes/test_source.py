@@ -51,4 +51,6 @@ def test_an_operator_names_the_place_instead():
 
 
 def test_the_front_page_leads_to_the_source():
+    """With JavaScript, in what the gear opens, and without."""
     assert 'href="source"' in (PROJECT / "serve/page/studio/index.html").read_text()
+    assert 'href: "source"' in (PROJECT / "serve/page/studio/tools.js").read_text()
