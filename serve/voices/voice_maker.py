@@ -189,7 +189,8 @@ class VoiceMaker:
         stored = self._stored(voice_id)
         writer.check(stored.record.owner)
         record = VoiceRecord.model_validate({**stored.record.model_dump(), **changes, "created_at": _now()})
-        if record.title != stored.record.title and self._library.find(record.title) is not None:
+        namesake = None if record.title == stored.record.title else self._library.find(record.title)
+        if namesake is not None and namesake.id != stored.id:
             raise InvalidRequest("another voice has this name", param="name")
         same_gain = record.gain_db == stored.record.gain_db
         preview = await ask_store(self._library.preview, stored) if same_gain else None

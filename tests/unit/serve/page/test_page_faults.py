@@ -11,6 +11,7 @@ import pytest
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pipeline.types import SynthesisRequest
 from serve.config.app_config import LimitsConfig
 from tests.support.browser import Page
 from tests.support.demo_voice import demo_library
@@ -197,7 +198,8 @@ def test_a_newcomer_hears_a_chosen_voice_in_three_actions_and_shares_it_in_five(
         await page.tab.locator(".who", has_text=sound).first.click()
         await page.click("#go")
         await page.until("!document.querySelector('#download').disabled")
-        (request,) = [each for each in speaker.requests if each.voice.startswith("voice-")][-1:]
+        request = spoken()[-1]
+        assert request.voice.startswith("voice-")
         await page.click("#share")
         await page.click("#download")
         link = await page.run("window.copied")
@@ -208,8 +210,12 @@ def test_a_newcomer_hears_a_chosen_voice_in_three_actions_and_shares_it_in_five(
         await page.until("document.querySelector('.person small')?.textContent.includes(' · ')")
         await page.click("#go")
         await page.until("!document.querySelector('#download').disabled")
-        again = speaker.requests[-1]
+        again = spoken()[-1]
         assert (again.text, again.voice, again.sampling) == (request.text, request.voice, request.sampling)
+
+    def spoken() -> list[SynthesisRequest]:
+        """The requests but those for a voice's sample, which the pointer asks for on its way."""
+        return [request for request in speaker.requests if "this is my voice" not in request.text]
 
     speaker = Speaker()
     with people(speaker) as live:

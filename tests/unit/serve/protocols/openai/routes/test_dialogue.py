@@ -261,7 +261,9 @@ def test_speakers_who_say_nothing_are_named(talking):
 
 
 def test_a_voice_that_is_not_there_is_named_by_its_turn(talking):
-    assert error_of(talk(talking, turns=[*TURNS, {"text": "Yes.", "voice": CANARY}]))["message"].startswith("turn 4: no voice")
+    assert error_of(talk(talking, turns=[*TURNS, {"text": "Yes.", "voice": CANARY}]))["message"].startswith(
+        "turn 4: there is no voice of this name"
+    )
     assert error_of(talk(talking, turns=[{"text": "Yes.", "voice": CANARY}]))["code"] == "voice_not_found"
 
 
