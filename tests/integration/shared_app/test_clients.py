@@ -20,7 +20,7 @@ from tests.support.browser import Page, chromium
 from tests.support.cluster import FLAT, LONG, LONG_SPEECH, Cluster
 from tests.support.pages import PAGES, code_blocks, section
 from tests.support.services import needed_program
-from tests.support.studio import ERROR, FINISHED, FIRST_TEXT, PLAYED, go_to, heard, sounding, visit, write
+from tests.support.studio import ERROR, FINISHED, FIRST_TEXT, PLAYED, heard, sounding, unfold, visit, work, write
 from tests.support.waiting import wait_until
 
 # The page on the running service: it speaks through Serve's proxy, and says which key its status needs.
@@ -28,11 +28,12 @@ from tests.support.waiting import wait_until
 
 def test_the_page_speaks_and_says_which_key_shows_the_state_of_the_service(cluster: Cluster):
     async def see(page: Page) -> None:
+        await unfold(page)
         await write(page, "#seed", "4")
         await page.click("#go")
         await page.until(f"{FINISHED} && {PLAYED}")
         samples.append(await heard(page))
-        await go_to(page, "status")
+        await work(page, "status")
         await page.until(f"{ERROR}.includes('chattts-serve keys add')")
         assert await page.run("document.querySelector('.tiles') === null")
 
@@ -251,7 +252,7 @@ def test_a_full_house_becomes_its_rate_limit_error(cluster: Cluster, client: ope
         with pytest.raises(openai.RateLimitError) as raised:
             speak_until_refused()
         assert int(raised.value.response.headers["Retry-After"]) >= 1
-        assert raised.value.body["code"] == "overloaded"
+        assert raised.value.body["code"] in ("overloaded", "deadline_unmeetable"), "as fast as this machine is"
     finally:
         for connection in waiting:
             connection.close()
