@@ -29,6 +29,12 @@ MOST_AUDIO_BYTES = 1 << 18
 """of one message; client libraries refuse messages of a MiB"""
 
 
+def audio_pieces(data: bytes) -> Iterator[bytes]:
+    """Yields audio in pieces of at most MOST_AUDIO_BYTES, one for each message."""
+    for place in range(0, len(data), MOST_AUDIO_BYTES):
+        yield data[place : place + MOST_AUDIO_BYTES]
+
+
 def messages(event: ConversationEvent, request_id: str) -> Iterator[Message]:
     """Yields the messages of an event."""
     match event:
@@ -72,9 +78,8 @@ def _spoken(spoken: PartSpoken) -> Iterator[Message]:
             if job.timestamps is not None and times:
                 yield {"type": "times", **times}
         case Audio():
-            data = spoken.event.data
-            for place in range(0, len(data), MOST_AUDIO_BYTES):
-                yield {"type": "audio", "audio": base64.b64encode(data[place : place + MOST_AUDIO_BYTES]).decode()}
+            for piece in audio_pieces(spoken.event.data):
+                yield {"type": "audio", "audio": base64.b64encode(piece).decode()}
         case Finished():
             coverage = spoken.event.report.coverage
             yield {

@@ -22,7 +22,7 @@ from serve.config.app_config import ConversationsConfig
 from serve.errors import bad_request, to_api_error
 from serve.http.bounded_fields import parse_object
 from serve.http.close_codes import NORMAL
-from serve.http.conversation_writer import MOST_AUDIO_BYTES
+from serve.http.conversation_writer import audio_pieces
 from serve.http.session import Message
 from serve.protocols.deepgram.session import SpeakSession
 from serve.protocols.openai.schemas.conversation import read_fields
@@ -134,8 +134,7 @@ class FluxSession(SpeakSession):
             case PartSpoken(event=Audio(data=data)):
                 self._turn_of(event.number).audio_s += len(data) / self._bytes_a_second
                 self._audio_s += len(data) / self._bytes_a_second
-                for place in range(0, len(data), MOST_AUDIO_BYTES):
-                    yield data[place : place + MOST_AUDIO_BYTES]
+                yield from audio_pieces(data)
             case PartSpoken(event=Finished()):
                 yield from self._part_done()
             case PartSkipped():
@@ -178,8 +177,7 @@ class FluxSession(SpeakSession):
     def _flush(self, conversation: Conversation) -> Message | Sequence[Message] | None:
         if not self._turns or self._turns[-1].stop is not None or not conversation.is_open(self._name):
             return _warning("NO_ACTIVE_SPEECH", "no turn is open: nothing was said since the last flush")
-        conversation.flush(self._name)
-        self._turns[-1].stop = conversation.parts(self._name)
+        self._end_turn(conversation)
         return list(self._ended_turns())
 
     async def _interrupt(self, offset: PlaybackOffset | None, conversation: Conversation) -> Message | None:
@@ -228,8 +226,7 @@ class FluxSession(SpeakSession):
         if not self._turns or not conversation.is_open(self._name):
             return self._goodbye()
         if self._turns[-1].stop is None:
-            conversation.flush(self._name)
-            self._turns[-1].stop = conversation.parts(self._name)
+            self._end_turn(conversation)
         conversation.close(self._name)
         return list(self._ended_turns())
 
@@ -241,6 +238,11 @@ class FluxSession(SpeakSession):
             "total_input_character_count": self._characters,
             "total_billable_character_count": self._billed,
         }
+
+    def _end_turn(self, conversation: Conversation) -> None:
+        """Ends the text of the turn that grows."""
+        conversation.flush(self._name)
+        self._turns[-1].stop = conversation.parts(self._name)
 
     def _part_done(self) -> Iterator[Message]:
         self._done += 1

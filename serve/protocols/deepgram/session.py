@@ -19,7 +19,7 @@ from serve.config.app_config import ConversationsConfig
 from serve.errors import ApiError, bad_request, to_api_error
 from serve.http.bounded_fields import parse_object
 from serve.http.close_codes import NORMAL
-from serve.http.conversation_writer import MOST_AUDIO_BYTES
+from serve.http.conversation_writer import audio_pieces
 from serve.http.ignored_fields import named_fields
 from serve.http.session import Message
 from serve.protocols.deepgram.markup import TABLE
@@ -150,8 +150,7 @@ class DeepgramSession(SpeakSession):
         """As Session says."""
         match event:
             case PartSpoken(event=Audio(data=data)):
-                for place in range(0, len(data), MOST_AUDIO_BYTES):
-                    yield data[place : place + MOST_AUDIO_BYTES]
+                yield from audio_pieces(data)
             case PartSpoken(event=Finished()):
                 yield from self._part_done()
             case PartSkipped():

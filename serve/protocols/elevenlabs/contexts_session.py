@@ -22,7 +22,7 @@ from serve.config.app_config import ConversationsConfig
 from serve.errors import ApiError, bad_request, to_api_error
 from serve.http.bounded_fields import bounded
 from serve.http.close_codes import NORMAL
-from serve.http.conversation_writer import MOST_AUDIO_BYTES
+from serve.http.conversation_writer import audio_pieces
 from serve.http.session import Message
 from serve.protocols.elevenlabs.alignment import Characters, end_ms, in_milliseconds
 from serve.protocols.elevenlabs.frames import context_in
@@ -217,9 +217,9 @@ class ContextsSession(ABC, Generic[Query, Beginning]):
 
     def _pieces(self, name: str, data: bytes) -> Iterator[Message]:
         """Yields messages with audio, of a size that client libraries take."""
-        for place in range(0, len(data), MOST_AUDIO_BYTES):
+        for piece in audio_pieces(data):
             self._voiced.add(name)
-            yield self._audio(name, data[place : place + MOST_AUDIO_BYTES])
+            yield self._audio(name, piece)
 
     def _part_ended(self, name: str) -> Iterator[Message]:
         """Yields what is said behind a part."""
