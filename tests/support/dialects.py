@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import io
 import json
 import socket
 import threading
@@ -287,10 +288,10 @@ def _wyoming(call: Call, *, grows: bool) -> Iterator[bytes]:
     if grows and call.is_open:
         events[1:] = [SynthesizeChunk(f"{call.text} And this one is")]
     with socket.create_connection(("127.0.0.1", int(call.at)), timeout=60) as connection, connection.makefile("rwb") as stream:
+        written = io.BytesIO()  # sent at once: a reset, because more came behind a refusal, may lose the refusal
         for event in (event.event() for event in events):
-            data = event.data | ({"novel": 1} if call.unknown else {})
-            with suppress(OSError):
-                write_event(Event(event.type, data), stream)  # type: ignore[arg-type]
+            write_event(Event(event.type, event.data | ({"novel": 1} if call.unknown else {})), written)
+        connection.sendall(written.getvalue())
         while (event := read_event(stream)) is not None:  # type: ignore[arg-type]
             call.ignored.update(event.data.get("ignored_fields", ()))
             assert CANARY not in json.dumps(event.data)
