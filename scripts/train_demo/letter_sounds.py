@@ -120,7 +120,7 @@ def score(words: Iterable[tuple[str, str]], spoken: Pronunciation) -> tuple[floa
 
 @cache
 def taught_pronunciation(languages: tuple[Language, ...]) -> Pronunciation:
-    """Returns rules from all English words, the words that they say otherwise than flite, and Chinese words with homophones."""
+    """Returns rules from all English words, their exceptions, and Chinese words with homophones."""
     words = pronunciations()
     rules = Pronunciation({}, learn(words))
     exceptions = {word: phones for word, phones in words.items() if rules.of(word) != phones}

@@ -1,48 +1,77 @@
-"""Pronunciations: the phones of the most frequent English words, as flite says them.
+"""Pronunciations: the phones of the most frequent English words, as the neural teacher says them.
 
-In:    wordfreq's list of words; flite's dictionary
+In:    wordfreq's list of words; the teacher's lexicon; flite's dictionary for words that are not in it
 Out:   word -> phone characters
-Owns:  which words
+Owns:  which words; the sounds of -es, -ed and -ing
 Never: audio
 """
 
 import re
+from collections.abc import Iterator
 from functools import cache
 
 from wordfreq import top_n_list
 
-from scripts.train_demo.phones import SYMBOLS, lexicon
+from scripts.train_demo.phones import SYMBOLS
 from scripts.train_demo.pieces import dictionary
+from scripts.train_demo.sounds import sounds
+from scripts.train_demo.teacher_phones import symbols_of
 
 MOST_FREQUENT = 60_000
-# The front end leaves the apostrophe out; flite knows the word only with it.
+# The front end leaves the apostrophe out; the lexicon knows the word only with it. Not those that are then another word.
 CONTRACTIONS = (
     "don't can't won't isn't aren't wasn't weren't doesn't didn't hasn't haven't hadn't couldn't wouldn't shouldn't mustn't "
-    "that's what's here's there's who's where's how's let's it's he's she's"
+    "that's what's here's there's who's where's how's let's it's he's she's i'm i've you're you've you'll you'd we've they're "
+    "they've they'll they'd it'll it'd who'd could've might've needn't ain't y'all ma'am o'clock"
 )
 
 
 @cache
 def pronunciations() -> dict[str, str]:
     """Returns word -> phone characters."""
-    words = [word for word in top_n_list("en", MOST_FREQUENT) if re.fullmatch("[a-z]+", word)]
-    found = {word: characters(dictionary(word)) for word in words}
-    found |= {word.replace("'", ""): _contracted(word) for word in CONTRACTIONS.split()}
-    return {word: phones for word, phones in (found | lexicon()).items() if phones}
+    words = {word: word for word in top_n_list("en", MOST_FREQUENT) if re.fullmatch("[a-z]+", word)}
+    words |= {word.replace("'", ""): word for word in CONTRACTIONS.split()}
+    spoken = {plain: characters(word) for plain, word in words.items()}
+    return {plain: phones for plain, phones in spoken.items() if phones}
 
 
-def characters(phones: tuple[str, ...]) -> str:
-    """Returns phones by flite's names as characters."""
-    return "".join(SYMBOLS[phone] for phone in phones)
+def characters(word: str) -> str:
+    """Returns the phone characters of a word, as it sounds before a consonant."""
+    if phones := _phones(word) or next(_inflected(word), ""):
+        return "".join(symbol for symbol, _ in symbols_of(phones))
+    return "".join(SYMBOLS[phone] for phone in dictionary(word))
 
 
-def _contracted(word: str) -> str:
-    stem, _, rest = word.partition("'")
-    irregular = {"don't": "d ow n t", "won't": "w ow n t", "can't": "k ae n t", "let's": "l eh t s"}
-    if word in irregular:
-        return characters(tuple(irregular[word].split()))
-    if rest == "t":
-        is_one_syllable = stem in ("aren", "weren")
-        return characters((*dictionary(stem.removesuffix("n")), *(() if is_one_syllable else ("ax",)), "n", "t"))
-    voiceless = dictionary(stem)[-1] in ("p", "t", "k", "f", "th")
-    return characters((*dictionary(stem), "s" if voiceless else "z"))
+def _phones(word: str) -> str:
+    return "".join(unit.phones for unit in sounds(word) or ())
+
+
+def _inflected(word: str) -> Iterator[str]:
+    """Yields the phones of a word as a known one with an ending: `stopped`, `companies`, `making`."""
+    for ending in ("es", "ed", "ing"):
+        for stem in _stems(word.removesuffix(ending), ending) if word.endswith(ending) else ():
+            if len(stem) > 2 and (phones := _phones(stem)):
+                yield phones + _sound(ending, phones[-1])
+
+
+def _stems(rest: str, ending: str) -> Iterator[str]:
+    """Yields what a word may be without its ending, likeliest first; a name in -es is none."""
+    if ending == "es":
+        yield from (rest,) if re.search("[sxz]$|[cs]h$", rest) else ()
+    elif re.search("[aeiou]{2}[a-z]$", rest):
+        yield from (rest, rest + "e")
+    else:
+        yield from (rest + "e",) if re.fullmatch("[^aeiou]*[aeiou][bdgklmnprt]", rest) else (rest + "e", rest)
+    if re.search(r"([b-df-hj-np-tv-z])\1$", rest):
+        yield rest[:-1]
+    if rest.endswith("i") and ending != "ing":
+        yield rest[:-1] + "y"
+
+
+def _sound(ending: str, last: str) -> str:
+    """Returns the phones of an ending behind a phone."""
+    if ending == "ing":
+        return "ɪŋ"
+    if ending == "ed":
+        return "ᵻd" if last in "td" else "t" if last in "pkfθsʃʧ" else "d"
+    return "ᵻz" if last in "szʃʒʧʤ" else "z"

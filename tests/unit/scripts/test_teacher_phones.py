@@ -53,3 +53,21 @@ def test_the_whole_lexicon_has_characters():
         for entry in json.loads((files("misaki") / "data" / f"{name}.json").read_text(encoding="utf-8")).values():
             for phones in [entry] if isinstance(entry, str) else entry.values():
                 assert not phones or symbols_of(phones)
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("invited", "ih n v ay t ax d"),
+        ("stopped", "s t aa p t"),
+        ("companies", "k ah m p ax n iy z"),
+        ("dont", "d ow n t"),
+        ("im", "ay m"),
+        ("the", "dh ax"),
+    ],
+)
+def test_pronunciations_are_the_teachers(word: str, names: str):
+    pytest.importorskip("misaki")
+    pronunciations = pytest.importorskip("scripts.train_demo.pronunciations")
+    written = next((one for one in pronunciations.CONTRACTIONS.split() if one.replace("'", "") == word), word)
+    assert pronunciations.characters(written) == "".join(SYMBOLS[name] for name in names.split())
