@@ -7,7 +7,7 @@ Out:   bytes per step; the copy bandwidth
 Never: the engine
 """
 
-import sys
+import argparse
 
 import torch
 
@@ -54,4 +54,6 @@ def copy_bandwidth(device: str = "cpu") -> float:
 
 
 if __name__ == "__main__":
-    print(copy_bandwidth(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(description="Measure the copy bandwidth of a device.")
+    parser.add_argument("device", nargs="?", default="cpu", help="as PyTorch names it (default: %(default)s)")
+    print(copy_bandwidth(parser.parse_args().device))

@@ -8,6 +8,7 @@ Never: a package that only tests, benchmarks or training need, of the base image
        path, an index, a local version label or folder
 """
 
+import argparse
 import json
 import os
 import platform
@@ -47,6 +48,7 @@ IMAGE_HEAD = """\
 
 def main() -> int:
     """Writes every file; returns 1, with constraints.txt alone, where the index would answer for another platform's image."""
+    argparse.ArgumentParser(description="Pin what the service needs in the versions installed here.").parse_args()
     pins = {name: str(Version(distribution(name).version).public) for name in needed(direct_requirements())}
     FILE.write_text(HEAD + "".join(f"{name}=={version}\n" for name, version in sorted(pins.items())), encoding="utf-8")
     print(f"{FILE.name}: {len(pins)} packages")

@@ -4,6 +4,7 @@ In:    configs/voices.yaml, the demo checkpoint
 Out:   pipeline/voices/persons.json: pitch, pace and brightness of every voice over ten sentences, and its name
 """
 
+import argparse
 import asyncio
 import json
 from collections.abc import Mapping
@@ -34,7 +35,6 @@ SENTENCES = (
     "请把窗户打开,外面的空气很新鲜。",
     "明天早上八点我在车站等你。",
 )
-
 
 PITCHES = ((110.0, "deep"), (130.0, "low"), (160.0, "middle"), (200.0, "high"), (float("inf"), "very high"))  # up to [Hz]
 TONES = "warm", "soft", "clear", "bright"
@@ -129,6 +129,7 @@ async def measure() -> dict[str, Measurement]:
 
 def main() -> None:
     """Writes the file."""
+    argparse.ArgumentParser(description="Measure every voice, which takes minutes, and write persons.json.").parse_args()
     persons = {"checkpoint": manifest_hash(DEMO_FOLDER), "persons": describe(asyncio.run(measure()))}
     FILE.write_text(f"{json.dumps(persons, indent=1, ensure_ascii=False)}\n", encoding="utf-8")
 

@@ -12,6 +12,7 @@ wide, adds the rules that say more letters right than the narrower windows do.
     python -m scripts.train_demo.letter_sounds      # the share of held-out words that it gets right
 """
 
+import argparse
 import math
 import random
 from collections import Counter, defaultdict
@@ -129,6 +130,7 @@ def taught_pronunciation(languages: tuple[Language, ...]) -> Pronunciation:
 
 def main() -> None:
     """Prints how well rules from nine tenths of the words say the others."""
+    argparse.ArgumentParser(description="Measure the rules of letters on held-out words.").parse_args()
     words = list(pronunciations().items())
     random.Random(0).shuffle(words)
     kept = round(len(words) * HELD_OUT_SHARE)

@@ -25,7 +25,8 @@ from pipeline.store.open import open_store
 from pipeline.types import AudioChunk, SynthesisRequest
 from serve.access.authentication import Authenticator
 from serve.commands.commands import COMMANDS
-from tests.support.fakes import CHUNK, Speaker, close_to, make_services, pcm_of
+from serve.http.services import Services
+from tests.support.fakes import CHUNK, Speaker, close_to, make_services, pcm_of, shipped_library
 from tests.support.guarded import add, ring_of
 from tests.support.live_server import Live, serving
 from tests.support.pages import PAGES, ROOT, commands, section
@@ -40,9 +41,10 @@ CLICK = {"ray": ray.scripts.scripts.cli, "serve": ray.serve.scripts.cli}
 SCRIPTS = commands("chattts-serve", "python -m")
 RAYS = commands("ray", "serve")
 
-# Runs modules of ours, each up to where its own parser has taken the words: JSON lines in, what was wrong with each out.
+# Runs modules of ours, each up to where its own parser has taken the words: JSON lines in, what was wrong with each out. None
+# that parses nothing writes a file of the checkout.
 PARSE = """
-import argparse, contextlib, io, json, runpy, sys
+import argparse, contextlib, io, json, os, runpy, sys
 
 parse = argparse.ArgumentParser.parse_args
 
@@ -53,7 +55,13 @@ def parse_and_end(self, *words):
     parse(self, *words)
     raise Taken
 
+def refuse_writing(event, args):
+    if event == "open" and isinstance(args[0], str) and args[2] & (os.O_WRONLY | os.O_RDWR):
+        if args[0].startswith(os.getcwd()) and "__pycache__" not in args[0]:
+            raise PermissionError(f"it has parsed nothing, and writes {args[0]}")
+
 argparse.ArgumentParser.parse_args = parse_and_end
+sys.addaudithook(refuse_writing)
 for line in sys.stdin:
     module, *words = json.loads(line)
     sys.argv = [module, *words]
@@ -65,6 +73,8 @@ for line in sys.stdin:
             wrong = ""
         except SystemExit:
             wrong = errors.getvalue()
+        except PermissionError as error:
+            wrong = str(error)
     print("taken", json.dumps(wrong), flush=True)
 """
 
@@ -106,6 +116,15 @@ def test_scripts_of_ours_take_their_words():
     assert "unrecognized arguments: --grade" in errors.pop(wrong_words)
     assert len(errors) >= 20
     assert {line: wrong for line, wrong in errors.items() if wrong} == {}
+
+
+@pytest.mark.slow
+def test_every_script_parses_its_words_before_it_works():
+    paths = [path for path in (ROOT / "scripts").rglob("*.py") if '\nif __name__ == "__main__":' in path.read_text()]
+    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sorted(paths)]
+    errors = wrong_in([f"python -m {module} --grade 3" for module in modules])
+    assert len(errors) >= 20
+    assert {line: wrong for line, wrong in errors.items() if "usage: " not in wrong} == {}
 
 
 def parse_as_ray_does(line: str) -> None:
@@ -256,6 +275,11 @@ def test_mixtures_are_written_as_the_page_writes_them(hub):
 ELEVENLABS, _ = re.findall(r"```python\n(.*?)```", PAGES["docs/elevenlabs.md"], re.DOTALL)
 
 
+def shipped_service(speaker: Speaker) -> Services:
+    """A service that knows the voices its readers' service knows."""
+    return make_services(speaker, voice_id=shipped_library().canonical)
+
+
 def run_example(code: str, live: Live) -> None:
     exec(compile(code.replace("localhost:8000", f"127.0.0.1:{live.port}"), "example", "exec"), {})
 
@@ -263,13 +287,13 @@ def run_example(code: str, live: Live) -> None:
 def test_the_conversation_of_the_page_writes_what_it_hears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     speaker = Speaker(chunks=2)
     monkeypatch.chdir(tmp_path)
-    with serving(make_services(speaker)) as live:
+    with serving(shipped_service(speaker)) as live:
         run_example(CONVERSATION, live)
     assert [request.text for request in speaker.requests] == [
         "Hello there, how are you today? ",
         "This is spoken while it is written.",
     ]
-    assert {request.voice for request in speaker.requests} == {"default"}, "whose other name is alloy"
+    assert {request.voice for request in speaker.requests} == {"voice-2"}, "whose other name is alloy"
     assert (tmp_path / "hello.pcm").stat().st_size == 2 * 2 * 4800 * 2
     assert len(CONVERSATION.splitlines()) <= 20
 
@@ -277,7 +301,7 @@ def test_the_conversation_of_the_page_writes_what_it_hears(tmp_path: Path, monke
 @pytest.mark.slow
 def test_the_example_of_elevenlabs_writes_audio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    with serving(make_services(Speaker())) as live:
+    with serving(shipped_service(Speaker())) as live:
         run_example(ELEVENLABS, live)
         spoken = live.speak(response_format="mp3", sample_rate=44_100, bitrate=128)
     assert len((tmp_path / "hello.mp3").read_bytes()) > len(spoken.content) // 2
