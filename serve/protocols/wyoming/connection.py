@@ -9,6 +9,7 @@ Never: an endless wait for a client that reads nothing; audio-stop after a failu
 import asyncio
 import logging
 from contextlib import suppress
+from functools import partial
 
 from wyoming.event import Event
 from wyoming.info import Describe, SelectProgram
@@ -31,7 +32,7 @@ from serve.protocols.wyoming.messages import (
     info,
 )
 from serve.protocols.wyoming.player import Player
-from serve.protocols.wyoming.reader import CappedReader
+from serve.protocols.wyoming.reader import CappedReader, linger
 from serve.protocols.wyoming.speeches import GrowingSpeech, WholeSpeech
 from serve.speech.speak import ClientLeft
 
@@ -53,6 +54,7 @@ class WyomingConnection:
         self._speech: WholeSpeech | GrowingSpeech | None = None
         self._speaking: asyncio.Task[None] | None = None  # the task of _speech
         self._leaving = asyncio.Event()
+        self._linger = partial(linger, reader, writer)
 
     @property
     def is_busy(self) -> bool:
@@ -72,13 +74,18 @@ class WyomingConnection:
         except Exception as error:
             if not isinstance(error, ApiError | SynthesisError):
                 LOG.exception("wyoming: a connection ended by an error of the service")
+            await self._stop_speaking()
             with suppress(ClientLeft, ReaderStalled):
                 await self._player.say(error_event(error))
+                await self._linger()
         finally:
-            if self._speaking is not None:
-                self._speaking.cancel()
-                await asyncio.wait((self._speaking,))
+            await self._stop_speaking()
             self._player.close()
+
+    async def _stop_speaking(self) -> None:
+        if self._speaking is not None:
+            self._speaking.cancel()
+            await asyncio.wait((self._speaking,))
 
     async def _listen(self) -> None:
         """Handles events until the stream ends, or the service stops, or nothing has happened for too long.

@@ -20,9 +20,12 @@ from serve.config.protocols import WyomingConfig
 from serve.http.services import Services
 from serve.protocols.wyoming.connection import WyomingConnection
 from serve.protocols.wyoming.messages import error_event
-from serve.protocols.wyoming.reader import LINE_BYTES
+from serve.protocols.wyoming.reader import LINE_BYTES, linger
 
 LOG = logging.getLogger("ray.serve.chattts")
+
+MOST_REFUSED = 64
+"""connections beyond wyoming.max_connections that learn why they are refused; further ones are closed at once"""
 
 
 class WyomingListener:
@@ -33,6 +36,7 @@ class WyomingListener:
         self._services = services
         self._server: asyncio.Server | None = None
         self._connections: set[WyomingConnection] = set()
+        self._refused = 0  # of those beyond, open now
         self._are_gone = asyncio.Event()
         self._are_gone.set()
 
@@ -65,13 +69,14 @@ class WyomingListener:
         await self._are_gone.wait()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        most = self._config.max_connections
-        if len(self._connections) >= most:
-            full = AtCapacity(f"{most} connections are open (wyoming.max_connections)", retry_after_s=1.0)
-            with suppress(OSError, TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await async_write_event(error_event(full), writer)
-            writer.close()
+        if len(self._connections) >= self._config.max_connections:
+            self._refused += 1
+            try:
+                if self._refused <= MOST_REFUSED:
+                    await self._refuse(reader, writer)
+            finally:
+                self._refused -= 1
+                writer.close()
             return
         connection = WyomingConnection(reader, writer, self._services, self._config)
         self._connections.add(connection)
@@ -82,3 +87,11 @@ class WyomingListener:
             self._connections.discard(connection)
             if not self._connections:
                 self._are_gone.set()
+
+    async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        most = self._config.max_connections
+        full = AtCapacity(f"{most} connections are open (wyoming.max_connections)", retry_after_s=1.0)
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                await async_write_event(error_event(full), writer)
+            await linger(reader, writer)

@@ -1,4 +1,4 @@
-"""Wyoming reader: events of a client, none longer than it may be.
+"""Wyoming reader: events of a client, none longer than it may be, and the end of a client that is refused.
 
 In:    a stream of bytes
 Out:   Events of the wyoming package; ApiError
@@ -6,14 +6,27 @@ Never: a buffer as large as a client claims that its event is; an event that tak
 """
 
 import asyncio
+from contextlib import suppress
 from typing import cast
 
 from wyoming.event import Event, async_read_event
 
 from serve.errors import ApiError, ErrorSpec, bad_request
+from serve.http.uvicorn_protocols import LINGER_S, MOST_BEHIND_REPLY
 
 LINE_BYTES = 64 << 10
 """of the line with which an event begins; the stream of a connection is limited to it"""
+
+
+async def linger(stream: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Ends the stream to a client that is refused, and drops up to MOST_BEHIND_REPLY bytes that it sends within LINGER_S: a
+    connection that is closed over unread bytes is reset, and its client may lose the error."""
+    rest = MOST_BEHIND_REPLY
+    with suppress(OSError, TimeoutError):
+        writer.write_eof()
+        async with asyncio.timeout(LINGER_S):
+            while rest > 0 and (piece := await stream.read(LINE_BYTES)):
+                rest -= len(piece)
 
 
 class CappedReader:

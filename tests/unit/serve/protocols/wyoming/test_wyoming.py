@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import socket
 import wave
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -22,6 +23,7 @@ from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, Synthesize
 from serve.config.app_config import ConversationsConfig, LimitsConfig
 from serve.config.protocols import WyomingConfig
 from serve.http.services import Services
+from serve.protocols.wyoming import reader as wyoming_reader
 from serve.protocols.wyoming.listener import WyomingListener
 from tests.support.effort import examples
 from tests.support.fakes import Speaker, make_services
@@ -235,6 +237,56 @@ def test_what_is_no_event_is_refused_before_it_is_read(raw: bytes, code: str):
         return await heard(client)
 
     assert talk(script) == ([f"error {code}", "end"], b"")
+
+
+async def refusal_of(port: int, first: bytes, pieces: int) -> bytes:
+    """What a client reads that learns of its refusal after it has sent everything."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.setblocking(False)
+        await loop.sock_connect(client, ("127.0.0.1", port))
+        await loop.sock_sendall(client, first)
+        answer = await loop.sock_recv(client, 1)
+        await asyncio.sleep(0.05)
+        for _ in range(pieces):
+            await loop.sock_sendall(client, bytes(1 << 16))
+        client.shutdown(socket.SHUT_WR)
+        while piece := await loop.sock_recv(client, 1 << 16):
+            answer += piece
+    return answer
+
+
+@pytest.mark.parametrize(("max_connections", "code"), [(2, "invalid_event"), (1, "overloaded")])
+def test_a_client_that_goes_on_sending_reads_why_it_is_refused(max_connections: int, code: str):
+    async def script(client: AsyncTcpClient, listener: WyomingListener) -> None:
+        assert client._writer is not None
+        await until(lambda: listener.open_now == 1)
+        port = client._writer.get_extra_info("peername")[1]
+        answer = await refusal_of(port, b"[]\n", 16)
+        assert json.loads(answer.splitlines()[0])["type"] == "error"
+        assert code.encode() in answer
+
+    talk(script, max_connections=max_connections)
+
+
+@pytest.mark.parametrize("max_connections", [2, 1])
+def test_a_refused_client_is_read_for_so_many_bytes_and_so_long(max_connections: int, monkeypatch: pytest.MonkeyPatch):
+    async def script(client: AsyncTcpClient, listener: WyomingListener) -> None:
+        assert client._writer is not None
+        await until(lambda: listener.open_now == 1)
+        port = client._writer.get_extra_info("peername")[1]
+        monkeypatch.setattr(wyoming_reader, "LINGER_S", 60.0)
+        monkeypatch.setattr(wyoming_reader, "MOST_BEHIND_REPLY", 1 << 17)
+        with pytest.raises(ConnectionError):
+            await refusal_of(port, b"[]\n", 1 << 12)
+        monkeypatch.setattr(wyoming_reader, "LINGER_S", 0.05)
+        async with AsyncTcpClient("127.0.0.1", port) as silent:
+            assert silent._writer is not None
+            silent._writer.write(b"[]\n")
+            assert (await heard(silent))[0][1:] == ["end"]
+            await until(lambda: listener.open_now == 1 and listener._refused == 0)
+
+    talk(script, max_connections=max_connections)
 
 
 def test_half_a_character_in_a_ping_harms_nothing():
