@@ -146,6 +146,10 @@ class SharedTier(Protocol):
         """Deletes the entries of one owner, or of all owners for None."""
         ...
 
+    async def close(self) -> None:
+        """Waits for what is being stored, and closes connections."""
+        ...
+
 
 Generate = Callable[[GenerationTerms], AsyncGenerator[StepBlock, None]]
 OnSource = Callable[[CacheResult], None]
@@ -244,6 +248,11 @@ class CodeCache:
         if self._shared is not None:
             await self._shared.purge(tenant)
         await ask_store(self.generations.purge, tenant)
+
+    async def close(self) -> None:
+        """Closes the shared tier."""
+        if self._shared is not None:
+            await self._shared.close()
 
     def drop_purged(self) -> None:
         """Frees the memory of entries that other processes have purged; no lookup finds them any more."""

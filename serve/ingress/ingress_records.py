@@ -59,6 +59,14 @@ class IngressRecords:
         own = {} if self.keys.store is self.store else {"writes of keys": self.keys.store}
         return {"writes": self.store, **own}
 
+    async def close(self) -> None:
+        """Gives back the permits of streams that this replica holds, and closes all connections."""
+        if isinstance(self.quotas, RedisQuotas):
+            await self.quotas.close()
+        await self.cache.close()
+        for store in self.stores.values():
+            await ask_store(store.close)
+
 
 async def open_records(config: AppConfig, speakers: Speakers, num_replicas: Callable[[], int]) -> IngressRecords:
     """Opens the stores and reads them for the first time. A store that is away costs what is in it, not the service.

@@ -6,6 +6,7 @@ Owns:  the parts of one ingress replica and its background work
 Never: mathematics
 """
 
+import asyncio
 import gc
 import logging
 from collections.abc import Mapping
@@ -33,10 +34,10 @@ class IngressReplica:
         self, context: ReplicaContext, config: AppConfig, stages: Mapping[str, StageHandle], listens: str | None
     ) -> None:
         """Takes the arguments of build_parts; returns once it can serve."""
+        self._background = Background()
         self._parts = parts = await build_parts(context, config, stages, listens)
         self.services = parts.services
         self.admission_check = AdmissionCheck(parts.services)
-        self._background = Background()
         for name, work in background_work(context, config, parts):
             self._background.start(name, work)
         parts.status.first_audio_s = await speak_first_words(parts.services.speech)
@@ -73,6 +74,9 @@ class IngressReplica:
         return max(self.services.speech.admission.close(), self.services.conversations.busy)
 
     async def stop(self) -> None:
-        """Speaks what other listeners have accepted."""
+        """Speaks what other listeners have accepted; then ends the background work and closes what it has opened."""
         if hasattr(self, "_parts"):
             await self._parts.wyoming.stop()
+            await self._background.stop()
+            await self._parts.records.close()
+            await asyncio.to_thread(self.services.speech.tracing.close)

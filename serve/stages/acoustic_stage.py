@@ -227,12 +227,9 @@ class AcousticStage:
             self._vocoder.check_health()
 
     def __del__(self) -> None:
-        engine = getattr(self, "_engine", None)
-        if engine is not None:
-            engine.close()
-        vocoder = getattr(self, "_vocoder", None)
-        if vocoder is not None:
-            vocoder.close()
+        for part in ("_engine", "_vocoder", "_tracing"):
+            if (opened := getattr(self, part, None)) is not None:
+                opened.close()
 
 
 def steps_ahead(prompt: Prompt) -> int:

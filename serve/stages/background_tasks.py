@@ -2,7 +2,7 @@
 
 In:    coroutines that should run as long as the replica does
 Out:   EngineDead when one of them has ended
-Owns:  the tasks
+Owns:  the tasks, until they are stopped
 Never: restarting a task: the replica is replaced
 """
 
@@ -33,6 +33,13 @@ class Background:
             if task.done():
                 why = "was cancelled" if task.cancelled() else f"ended ({type(task.exception()).__name__})"
                 raise EngineDead(f"the background task {task.get_name()} {why}; it should run as long as the replica")
+
+    async def stop(self) -> None:
+        """Cancels all tasks; returns when they have ended."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def trouble_of(check_health: Callable[[], None]) -> str:

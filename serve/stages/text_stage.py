@@ -113,6 +113,10 @@ class TextStage:
         self._background.check()
         await asyncio.gather(*(worker.check_health() for worker in self._workers))
 
+    def __del__(self) -> None:
+        if (tracing := getattr(self, "_tracing", None)) is not None:
+            tracing.close()
+
     def _stats(self) -> TextStats:
         return together([worker.stats() for worker in self._workers])
 

@@ -99,9 +99,9 @@ class VocoderStage:
         self._vocoder.check_health()
 
     def __del__(self) -> None:
-        vocoder = getattr(self, "_vocoder", None)
-        if vocoder is not None:
-            vocoder.close()
+        for part in ("_vocoder", "_tracing"):
+            if (opened := getattr(self, part, None)) is not None:
+                opened.close()
 
 
 async def answered(answer: Awaitable[T]) -> T | SynthesisError:

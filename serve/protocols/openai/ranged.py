@@ -45,19 +45,21 @@ def ranged(request: Headers, read: Reader, size: int, *, etag: str, media_type: 
 
 
 def file_reader(path: Path) -> Reader:
-    """Returns the reader of a file, which may be removed or replaced meanwhile.
+    """Returns the reader of a file. A call of it opens the file, which may be removed or replaced from then on, and raises
+    FileNotFoundError; the iterator closes it, however far it was read."""
 
-    Raises:
-        FileNotFoundError
-    """
-    file = path.open("rb")
-
-    def read(first: int, stop: int) -> Iterator[bytes]:
-        with file:
+    def pieces(first: int, stop: int) -> Iterator[bytes]:
+        with path.open("rb") as file:
             file.seek(first)
+            yield b""
             while first < stop and (piece := file.read(min(BLOCK, stop - first))):
                 first += len(piece)
                 yield piece
+
+    def read(first: int, stop: int) -> Iterator[bytes]:
+        opened = pieces(first, stop)
+        next(opened)
+        return opened
 
     return read
 

@@ -1,14 +1,17 @@
 """Replicas as they are built: an ingress over handles whose calls run here, its background tasks, a text stage's workers."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import fields
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
+import redis
 
 from pipeline.checkpoint.capabilities import ALL_CAPABILITIES
 from pipeline.engine.engine import EngineStats
@@ -16,18 +19,24 @@ from pipeline.errors import EngineDead, StageAsleep
 from pipeline.text.isolation.isolated_frontend import TextStats
 from pipeline.types import Prompt, SamplingParams
 from serve.app import exposure, exposure_of_this_cluster
-from serve.config.app_config import AppConfig, read_app_config
+from serve.config.app_config import AppConfig, TracingConfig, read_app_config
 from serve.ingress import ingress_setup
+from serve.ingress.ingress_replica import IngressReplica
+from serve.observability.tracing import Tracing
 from serve.remote.replica import new_series
 from serve.speech.events import Finished
 from serve.speech.job import RequestContext
 from serve.speech.schemas.speech import SpeechBody
 from serve.speech.speak import open_speech
+from serve.stages.acoustic_stage import AcousticStage
 from serve.stages.background_tasks import Background, trouble_of
 from serve.stages.replica_context import ReplicaContext
-from serve.stages.text_stage import together
+from serve.stages.text_stage import TextStage, together
+from serve.stages.vocoder_stage import VocoderStage
 from tests.support.fakes import PromptMaker, StepMaker, ToneDecoder
 from tests.support.handles import Blocks, local_handle, text_handle, with_router
+from tests.support.services import RedisServer
+from tests.support.waiting import until
 
 CONTEXT = ReplicaContext("r1", new_series)
 
@@ -128,6 +137,34 @@ async def test_the_state_of_the_parts_is_collected_once_for_all_who_ask_and_agai
     first, *others = await asyncio.gather(*(status.health() for _ in range(50)))
     assert all(state is first for state in others)
     assert await status.health() is not first
+
+
+async def test_a_replica_that_stops_leaves_nothing_open(own_redis: RedisServer, tmp_path: Path):
+    tracing = {"exporter": "file", "folder": str(tmp_path / "traces")}
+    config = read_app_config({"voices": {"store": own_redis.url}, "cache": {"redis": own_redis.url}, "tracing": tracing})
+    replica, before = IngressReplica(), asyncio.all_tasks()
+    await replica.start(CONTEXT, config, handles(config), None)
+    gc.unfreeze()
+    with replica.services.speech.tracing.request("r", None), redis.Redis.from_url(own_redis.url) as client:
+        await until(lambda: len(client.client_list()) > 3)  # the store's, the cache's, that of the quotas, and this one
+    await replica.stop()
+    assert asyncio.all_tasks() == before
+    with redis.Redis.from_url(own_redis.url) as client:
+        await until(lambda: len(client.client_list()) == 1)
+    (file,) = (tmp_path / "traces").iterdir()
+    assert '"speech"' in file.read_text(), "what ended last is exported too"
+    replica.check_health()
+
+
+@pytest.mark.parametrize("kind", [TextStage, AcousticStage, VocoderStage])
+def test_a_stage_that_stops_exports_its_spans(kind: type[Any], tmp_path: Path):
+    stage = kind()
+    stage._tracing = Tracing(TracingConfig(exporter="file", folder=str(tmp_path)), "stage", "r1")
+    with stage._tracing.request("r", None):
+        pass
+    del stage
+    (file,) = tmp_path.iterdir()
+    assert '"speech"' in file.read_text()
 
 
 @pytest.mark.parametrize("end", ["fails", "is cancelled", "ends"])

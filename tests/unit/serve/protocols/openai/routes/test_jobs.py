@@ -1,12 +1,17 @@
 """Jobs over HTTP: planned, spoken in the background, listened to, stopped, and gone when they are deleted."""
 
+import asyncio
+import gc
 import io
 import json
+import uuid
+import warnings
 import wave
 import zipfile
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +19,7 @@ import av
 import numpy as np
 import pytest
 import requests
+from starlette.datastructures import Headers
 
 from pipeline.audio.encode import encode_whole
 from pipeline.audio.formats import audio_format
@@ -22,6 +28,8 @@ from pipeline.store.open import open_store
 from pipeline.types import AudioChunk, SynthesisRequest
 from serve.access.api_keys import NAMESPACE
 from serve.access.authentication import Authenticator
+from serve.errors import ApiError
+from serve.protocols.openai.ranged import BLOCK, file_reader, ranged
 from tests.support.books import epub, picture
 from tests.support.fakes import CHUNK, Speaker
 from tests.support.guarded import add, ring_of
@@ -112,6 +120,31 @@ def test_a_finished_file_is_the_samples_in_its_format_and_has_ranges(tmp_path: P
         assert get(live, job["id"], "/audio", Range=f"bytes=-{'9' * 5000}").content == whole.content
         again = get(live, job["id"], "/audio", Range="bytes=0-1", **{"If-Range": '"another"'})
         assert (again.status_code, again.content) == (200, whole.content)
+
+
+@pytest.mark.parametrize("reading", ["all of it", "a piece", "nothing", "a range behind it"])
+async def test_no_reader_leaves_a_file_open(tmp_path: Path, reading: str):
+    content = bytes(range(256)) * (BLOCK // 128)
+    path = tmp_path / f"{uuid.uuid4()}.mp3"
+    path.write_bytes(content)
+    with warnings.catch_warnings(record=True) as recorded:
+        warnings.simplefilter("always")
+        read = partial(ranged, read=file_reader(path), size=len(content), etag="e", media_type="audio/mpeg", headers={})
+        if reading == "a range behind it":
+            with pytest.raises(ApiError, match="bytes"):
+                read(Headers({"range": f"bytes={len(content)}-"}))
+        else:
+            pieces = aiter(read(Headers()).body_iterator)  # type: ignore[attr-defined]
+            path.unlink()
+            if reading == "all of it":
+                assert b"".join([piece async for piece in pieces]) == content
+            elif reading == "a piece":
+                assert await anext(pieces) == content[:BLOCK]
+            del pieces
+        del read
+        await asyncio.sleep(0)
+        gc.collect()
+    assert [str(warning.message) for warning in recorded if path.name in str(warning.message)] == []
 
 
 def test_what_is_finished_is_heard_before_the_rest(tmp_path: Path):
