@@ -1,1 +1,1 @@
-"""Judges of quality: parity and timing on a GPU, numerics of a configuration, intelligibility."""
+"""Judges of quality: parity and timing on a GPU, numerics of a configuration, intelligibility, naturalness."""
