@@ -65,11 +65,11 @@ def stability(takes: list[NDArray[np.float32]]) -> dict[str, float]:
 def median_pitch_hz(samples: NDArray[np.float32]) -> float | None:
     """Returns the median fundamental of the voiced frames [Hz]; None if hardly a frame is voiced."""
     pitches = pitches_hz(samples)
-    return float(np.median(pitches)) if len(pitches) >= 3 else None
+    return float(np.nanmedian(pitches)) if np.isfinite(pitches).sum() >= 3 else None
 
 
 def pitches_hz(samples: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Returns the fundamentals [Hz] of the voiced frames in the louder half of (m,) samples, by autocorrelation."""
+    """Returns the fundamental [Hz] of each frame in the louder half of (m,) samples, by autocorrelation; NaN if unvoiced."""
     frames = _frames(samples)
     frames = frames - frames.mean(axis=1, keepdims=True)
     spectra = np.fft.rfft(frames, 2 * FRAME, axis=1)
@@ -82,7 +82,7 @@ def pitches_hz(samples: NDArray[np.float32]) -> NDArray[np.float64]:
     # Multiples of the period correlate as well as the period: take the first peak that is nearly as high as the highest.
     peak = (within >= normal[:, shortest - 1 : longest - 1]) & (within >= normal[:, shortest + 1 : longest + 1])
     lags = shortest + (peak & (within >= NEARLY * best[:, None])).argmax(axis=1)
-    pitches: NDArray[np.float64] = SAMPLE_RATE / lags[best >= VOICED]
+    pitches: NDArray[np.float64] = np.where(best >= VOICED, SAMPLE_RATE / lags, np.nan)
     return pitches
 
 

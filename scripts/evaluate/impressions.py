@@ -32,9 +32,11 @@ RATE = 16_000  # of the judges
 LOUDNESS_LUFS = -26.0
 SILENCE_DB = -40.0  # below the loudest moment
 MOMENT = SAMPLE_RATE // 100
+LEAST_PITCHES = 16  # of a range
 _OCTAVE = 12.0
 _SIGNS = "aɪ:ay aʊ:aw eɪ:ey oʊ:ow ɔɪ:oy o:ow d͡ʒ:jh t͡ʃ:ch eə:eh ɪə:ih g:g r:r ɫ:l"
 _RECOGNISED = {sign: SYMBOLS[name] for pair in _SIGNS.split() for sign, name in [pair.split(":")]}
+_AS_RECOGNISED = {"ðə": "ði", "tə": "tO", "tʊ": "tO"}  # words without stress, which it writes as a dictionary does
 _ALIKE = str.maketrans({SYMBOLS["ax"]: SYMBOLS["ah"], SYMBOLS["ao"]: SYMBOLS["aa"]})
 
 
@@ -44,8 +46,9 @@ class MissingPackages(ImportError):
 
 @dataclass(frozen=True, slots=True)
 class Impression:
-    """A recording's marks of 1 to 5; mistakes among the phones of English text; the range of its pitch; its pace.
+    """A recording's marks of 1 to 5; mistakes among the phones of English text; its pitch; its pace.
 
+    voiced: share of the louder frames that have a pitch; a hoarse voice has few.
     pitch_range [semitones]: between the 5th and the 95th percentile of the voiced frames; None without enough of them.
     pace [1/s]: English phones or Mandarin syllables.
     """
@@ -56,6 +59,7 @@ class Impression:
     p808: float
     phones: int
     mistakes: int
+    voiced: float
     pitch_range: float | None
     pace: float
 
@@ -76,6 +80,7 @@ def impression(samples: NDArray[np.float32], units: Iterable[Unit]) -> Impressio
     lufs = loudness_lufs(samples)
     loud = samples * np.float32(10 ** ((LOUDNESS_LUFS - lufs) / 20)) if lufs is not None else samples
     judged = np.clip(soxr.resample(loud, SAMPLE_RATE, RATE), -1, 1).astype(np.float32)
+    pitches = pitches_hz(samples)
     marks: dict[str, float] = import_module("speechmos.dnsmos").run(judged, RATE)
     expected = "" if chinese else english_phones(units)
     return Impression(
@@ -85,7 +90,8 @@ def impression(samples: NDArray[np.float32], units: Iterable[Unit]) -> Impressio
         p808=float(marks["p808_mos"]),
         phones=len(expected),
         mistakes=edits(expected, recognised_phones(judged)) if expected else 0,
-        pitch_range=pitch_range_semitones(samples),
+        voiced=float(np.isfinite(pitches).mean()),
+        pitch_range=range_semitones(pitches[np.isfinite(pitches)]),
         pace=len(spoken if chinese else expected) / max(speech_s(samples), 1e-3),
     )
 
@@ -93,7 +99,8 @@ def impression(samples: NDArray[np.float32], units: Iterable[Unit]) -> Impressio
 def english_phones(units: Iterable[Unit]) -> str:
     """Returns the phones that should be recognised, one character each."""
     words = "".join(unit.phones if unit.phones not in STOPS else SPACE for unit in units).split(SPACE)
-    return "".join(symbol for word in words if word for symbol, _ in symbols_of(word)).translate(_ALIKE)
+    written = (_AS_RECOGNISED.get(word, word) for word in words)
+    return "".join(symbol for word in written for symbol, _ in symbols_of(word)).translate(_ALIKE)
 
 
 def recognised_phones(samples: NDArray[np.float32]) -> str:
@@ -116,10 +123,9 @@ def _recogniser() -> Any:
     return import_module("hama").ASRModel()
 
 
-def pitch_range_semitones(samples: NDArray[np.float32]) -> float | None:
-    """Returns the range of the pitch; frames an octave from the median are taken for mistakes of the measure."""
-    pitches = pitches_hz(samples)
-    if len(pitches) < 3:
+def range_semitones(pitches: NDArray[np.float64]) -> float | None:
+    """Returns the range of pitches [Hz]; those an octave from the median are taken for mistakes of the measure."""
+    if len(pitches) < LEAST_PITCHES:
         return None
     semitones = 12 * np.log2(pitches / np.median(pitches))
     low, high = np.percentile(semitones[np.abs(semitones) < _OCTAVE - 1], (5, 95))

@@ -116,14 +116,14 @@ def recordings_in(folder: Path) -> list[tuple[Sentence, Samples]]:
 def figures(impressions: Sequence[Impression]) -> Figures:
     """Returns the means, and mistakes among all phones; None for what these recordings do not have."""
     means: Figures = {
-        name: round(fmean(getattr(one, name) for one in impressions), 2) for name in ("overall", "signal", "background", "p808")
+        name: round(fmean(getattr(one, name) for one in impressions), 2)
+        for name in ("overall", "signal", "background", "p808", "voiced", "pace")
     }
     phones = sum(one.phones for one in impressions)
     ranges = [one.pitch_range for one in impressions if one.pitch_range is not None]
     return means | {
         "phone_error_rate": round(sum(one.mistakes for one in impressions) / phones, 3) if phones else None,
         "pitch_range_semitones": round(fmean(ranges), 1) if ranges else None,
-        "pace": round(fmean(one.pace for one in impressions), 2),
         "sentences": len(impressions),
     }
 

@@ -5,15 +5,16 @@ import pytest
 import soundfile
 
 from pipeline.spec import SAMPLE_RATE
+from pipeline.voices.measure import pitches_hz
 from scripts.evaluate import impressions, naturalness
-from scripts.evaluate.impressions import Impression, english_phones, pitch_range_semitones, require, speech_s, symbol_of
+from scripts.evaluate.impressions import Impression, english_phones, range_semitones, require, speech_s, symbol_of
 from scripts.evaluate.naturalness import figures, main, readable, recordings_in
 from scripts.train_demo.sounds import Unit
 from scripts.train_demo.word_errors import edits
 
 WATER = (Unit("ˈw", "w"), Unit("##ˈɔ", "ˈɔ"), Unit("##ɾ", "ɾ"), Unit("##ə", "ə"), Unit("##ɹ", "ɹ"))
 STOP, BLANK = Unit(".", "."), Unit(" ", " ")
-SPEECH = {"overall": 3.0, "signal": 3.0, "background": 4.0, "p808": 3.0}
+SPEECH = {"overall": 3.0, "signal": 3.0, "background": 4.0, "p808": 3.0, "voiced": 0.8}
 
 
 def tone(semitones: np.ndarray) -> np.ndarray:
@@ -57,9 +58,16 @@ def test_the_phone_error_rate_counts_over_all_sentences():
 
 @pytest.mark.parametrize("width", [0.0, 3.0, 8.0])
 def test_the_range_of_a_gliding_tone(width):
-    glide = tone(np.linspace(-width / 2, width / 2, 2 * SAMPLE_RATE))
-    assert pitch_range_semitones(glide) == pytest.approx(0.9 * width, abs=0.4)
-    assert pitch_range_semitones(np.zeros(SAMPLE_RATE, np.float32)) is None
+    pitches = pitches_hz(tone(np.linspace(-width / 2, width / 2, 2 * SAMPLE_RATE)))
+    assert np.isfinite(pitches).all()
+    assert range_semitones(pitches) == pytest.approx(0.9 * width, abs=0.4)
+    assert range_semitones(np.append(pitches, 4 * [400.0, 100.0])) == pytest.approx(0.9 * width, abs=1)
+
+
+def test_noise_is_not_voiced():
+    noise = np.random.default_rng(0).normal(0, 0.1, SAMPLE_RATE).astype(np.float32)
+    assert np.isnan(pitches_hz(noise)).all()
+    assert range_semitones(np.empty(0)) is None
 
 
 def test_speech_lasts_from_its_first_to_its_last_sound():
