@@ -158,7 +158,7 @@ class ConversationSocket:
         most = self._services.speech.limits.max_body_bytes  # uvicorn_protocols.py closes for more than a MiB
         if isinstance(frame, bytes):
             raise bad_request("invalid_type", "messages are JSON in text frames; this frame is binary")
-        if len(frame) > most or len(frame.encode()) > most:
+        if 4 * len(frame) > most and len(frame.encode()) > most:
             raise bad_request("body_too_large", f"the message is larger than {most} bytes", status=413)
         return frame
 

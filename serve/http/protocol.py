@@ -40,7 +40,6 @@ def own_message(refusal: ApiError, request_id: str, path: str, fields: Mapping[s
 class Protocol:
     """One protocol, as the server around its routes has to know it."""
 
-    name: str
     paths: tuple[str, ...] = ()
     """of requests that are its own, with all paths below them"""
     shared_paths: tuple[str, ...] = ()

@@ -146,13 +146,14 @@ async def build_parts(
     )
     recent = RecentReplies(metrics)
     authenticator = build_authenticator(context, config, records, listens)
-    speech = build_speech(context, config, records, models, admission, recent, pipelines, authenticator)
+    builds = {version.id: reply_build(version.pipeline) for version in config.versions}
+    speech = build_speech(context, config, records, models, admission, recent, pipelines, authenticator, builds)
     unread = UnreadBytes(config.limits.max_unread_bytes)
     status = IngressStatus(speech, records, replicas, quarantine, unread)
     services = Services(
         speech=speech,
         conversations=Conversations(config.conversations),
-        jobs=build_jobs(context, config, records, speech),
+        jobs=build_jobs(context, config, records, speech, builds),
         text=pipelines,
         voices=build_voices(config, records, speech, pipelines),
         bodies=BodyReader(config.limits),
@@ -176,8 +177,9 @@ def build_speech(
     observer: ReplyObserver,
     pipelines: VersionPipelines,
     authenticator: Authenticator,
+    builds: Mapping[str, str],
 ) -> SpeechServices:
-    """Returns what every request for speech passes."""
+    """Returns what every request for speech passes; `builds` are those of the versions by id, as reply_build says."""
     return SpeechServices(
         stream=pipelines.stream,
         awake=pipelines.awake,
@@ -190,7 +192,7 @@ def build_speech(
         resuming=Resuming(
             ResumeTokens(records.secret, config.limits.resume_s),
             records.idempotency,
-            build={version.id: reply_build(version.pipeline) for version in config.versions}.__getitem__,
+            build=builds.__getitem__,
             engine=pipelines.fingerprint,
         ),
         models=models,
@@ -204,9 +206,10 @@ def build_speech(
     )
 
 
-def build_jobs(context: ReplicaContext, config: AppConfig, records: IngressRecords, speech: SpeechServices) -> JobService:
+def build_jobs(
+    context: ReplicaContext, config: AppConfig, records: IngressRecords, speech: SpeechServices, builds: Mapping[str, str]
+) -> JobService:
     """Returns the jobs, whose files are in the configured folder."""
-    builds = {version.id: reply_build(version.pipeline) for version in config.versions}
     return JobService(
         config.jobs,
         records.store,

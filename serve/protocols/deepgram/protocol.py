@@ -45,7 +45,6 @@ def _name(refusal: ApiError) -> tuple[int, str]:
 
 
 PROTOCOL = Protocol(
-    name="deepgram",
     paths=(PATH, FLUX_PATH, *NOT_SERVED),
     shared_paths=("/v1/models",),
     is_known_by=lambda headers: headers.get("authorization", "").lower().startswith("token "),

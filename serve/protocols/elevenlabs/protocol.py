@@ -64,7 +64,6 @@ def _name(refusal: ApiError) -> tuple[int, str]:
 
 
 PROTOCOL = Protocol(
-    name="elevenlabs",
     # Also those that are not served: they are refused in the words that the client reads.
     paths=(*(f"/v1/{part}" for part in (*SERVED, *NOT_SERVED)), "/v2/voices", "/elevenlabs"),
     shared_paths=("/v1/models",),

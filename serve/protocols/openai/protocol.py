@@ -7,4 +7,4 @@ from serve.http.protocol import Protocol
 
 ROUTES = ("text", "speech", "dialogue", "conversation", "speech_batch", "jobs", "voices", "models")
 
-PROTOCOL = Protocol(name="openai", routers=tuple(f"serve.protocols.openai.routes.{part}" for part in ROUTES))
+PROTOCOL = Protocol(routers=tuple(f"serve.protocols.openai.routes.{part}" for part in ROUTES))

@@ -16,4 +16,4 @@ def kokoro_form(refusal: ApiError, request_id: str) -> ErrorForm:
     return ErrorForm(refusal.spec.status, {"detail": detail}, {})
 
 
-KOKORO = Protocol(name="kokoro", paths=(CAPTIONED,), routers=("serve.protocols.others.routes",), error=kokoro_form)
+KOKORO = Protocol(paths=(CAPTIONED,), routers=("serve.protocols.others.routes",), error=kokoro_form)

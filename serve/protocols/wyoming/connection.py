@@ -56,11 +56,6 @@ class WyomingConnection:
         self._leaving = asyncio.Event()
         self._linger = partial(linger, reader, writer)
 
-    @property
-    def is_busy(self) -> bool:
-        """True while it speaks, or takes a text that grows."""
-        return self._speaking is not None
-
     def leave(self) -> None:
         """Ends the connection once it has spoken."""
         self._leaving.set()

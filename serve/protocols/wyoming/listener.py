@@ -40,11 +40,6 @@ class WyomingListener:
         self._are_gone = asyncio.Event()
         self._are_gone.set()
 
-    @property
-    def open_now(self) -> int:
-        """How many connections there are."""
-        return len(self._connections)
-
     async def start(self) -> None:
         """Listens, if the configuration names a port.
 

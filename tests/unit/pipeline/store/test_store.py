@@ -194,14 +194,15 @@ while True:
 @pytest.mark.slow
 def test_a_writer_killed_in_the_middle_leaves_whole_versions(url: str):
     for _ in range(3):
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, url], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        assert writer.stdout is not None
-        for line in writer.stdout:
-            if line.strip() == "20":
-                break
-        os.kill(writer.pid, signal.SIGKILL)
-        acknowledged = [int(line) for line in writer.stdout if line.strip().isdigit()]
-        assert writer.wait() == -signal.SIGKILL
+        command = [sys.executable, "-c", WRITER, url]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            for line in writer.stdout:
+                if line.strip() == "20":
+                    break
+            os.kill(writer.pid, signal.SIGKILL)
+            acknowledged = [int(line) for line in writer.stdout if line.strip().isdigit()]
+            assert writer.wait() == -signal.SIGKILL
         last = acknowledged[-1] if acknowledged else 20
         entries = {entry.key: entry.versions for entry in open_store(url).changes("killed").entries}
         _, value = entries[f"k{(last - 1) % 7}"][-1]

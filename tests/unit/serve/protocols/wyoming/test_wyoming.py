@@ -260,7 +260,7 @@ async def refusal_of(port: int, first: bytes, pieces: int) -> bytes:
 def test_a_client_that_goes_on_sending_reads_why_it_is_refused(max_connections: int, code: str):
     async def script(client: AsyncTcpClient, listener: WyomingListener) -> None:
         assert client._writer is not None
-        await until(lambda: listener.open_now == 1)
+        await until(lambda: len(listener._connections) == 1)
         port = client._writer.get_extra_info("peername")[1]
         answer = await refusal_of(port, b"[]\n", 16)
         assert json.loads(answer.splitlines()[0])["type"] == "error"
@@ -273,7 +273,7 @@ def test_a_client_that_goes_on_sending_reads_why_it_is_refused(max_connections: 
 def test_a_refused_client_is_read_for_so_many_bytes_and_so_long(max_connections: int, monkeypatch: pytest.MonkeyPatch):
     async def script(client: AsyncTcpClient, listener: WyomingListener) -> None:
         assert client._writer is not None
-        await until(lambda: listener.open_now == 1)
+        await until(lambda: len(listener._connections) == 1)
         port = client._writer.get_extra_info("peername")[1]
         monkeypatch.setattr(wyoming_reader, "LINGER_S", 60.0)
         monkeypatch.setattr(wyoming_reader, "MOST_BEHIND_REPLY", 1 << 17)
@@ -284,7 +284,7 @@ def test_a_refused_client_is_read_for_so_many_bytes_and_so_long(max_connections:
             assert silent._writer is not None
             silent._writer.write(b"[]\n")
             assert (await heard(silent))[0][1:] == ["end"]
-            await until(lambda: listener.open_now == 1 and listener._refused == 0)
+            await until(lambda: len(listener._connections) == 1 and listener._refused == 0)
 
     talk(script, max_connections=max_connections)
 
