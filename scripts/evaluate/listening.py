@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pipeline.checkpoint.capabilities import Language
 from scripts.train_demo import mandarin_teacher
 from scripts.train_demo.held_out import Kind
-from scripts.train_demo.pieces import MANDARIN_VOICES
+from scripts.train_demo.mandarin_teacher import MANDARIN_VOICES
 from scripts.train_demo.recogniser import Recogniser, mistakes
 from scripts.train_demo.sentences import words_of
 from scripts.train_demo.syllable_recogniser import SyllableRecogniser, as_heard

@@ -68,7 +68,7 @@ def _digits(values: Tensor) -> Tensor:
 
 
 def _code(digits: Tensor) -> Tensor:
-    return ((digits.long() + LEVELS // 2) * LEVELS ** torch.arange(DIGITS)).sum(-1)
+    return ((digits.long() + LEVELS // 2) * LEVELS ** torch.arange(DIGITS, device=digits.device)).sum(-1)
 
 
 def values_of(codes: Tensor) -> Tensor:

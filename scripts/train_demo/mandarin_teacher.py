@@ -40,6 +40,10 @@ class MandarinVoice:
     pitch_range: int = 50
 
 
+MANDARIN_VOICES = (MandarinVoice("", 38), MandarinVoice("+f2", 62), MandarinVoice("+m3", 58), MandarinVoice("+f4", 45))
+"""that no recogniser learns from"""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Spoken:
     """Speech: samples (n,) float32 at RATE; each syllable's start, end of its first phoneme, and end [s]; silences between."""

@@ -19,15 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scripts.train_demo.codes import BOOKS, CODES, DIGITS, LEVELS, digit_table
-from scripts.train_demo.corpus import SPEAKER_POSITION, TOKEN_IDS, VOCABULARY
-from scripts.train_demo.syllables import parts_of, syllables
 
 ROPE_BASE = 10_000.0
 NORM_EPS = 1e-6
 GUIDED_LAYERS = (1, 2)  # head 0 of each looks at the token being spoken
-SPEAKER_ANGLE = math.pi / 3  # of a speaker at +-1 from the middle
+SPEAKERS = 3
 BOTTLENECK = 64
-SHAPES = 64  # that may be compiled: a layer with guidance and without, a shape of batches each
+IGNORED = -100
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +33,25 @@ class Size:
     """Dimensions of the trained checkpoint."""
 
     width: int = 256
-    layers: int = 6
+    layers: int = 8
     heads: int = 4
     mlp_width: int = 1024
-    decoder_width: int = 192
+    decoder_width: int = 224
     decoder_layers: int = 4
 
 
-def speaker_vectors(places: Tensor, width: int) -> Tensor:
-    """Maps places on the line of voices, -1 .. 1, to unit vectors (n, width): a blend of two lies between them."""
-    vectors = torch.zeros(len(places), width)
-    vectors[:, 0], vectors[:, 1] = (places * SPEAKER_ANGLE).sin(), (places * SPEAKER_ANGLE).cos()
-    return vectors
+@dataclass(frozen=True, slots=True, eq=False)
+class Tables:
+    """What the network knows about its text."""
+
+    vocabulary: int  # rows that are learned
+    syllable_parts: Tensor  # (syllables, 3): the rows whose sum is a syllable's
+    speaker_position: int  # of the speaker's vector among the tokens
+
+
+def speaker_vectors(shares: Tensor, width: int) -> Tensor:
+    """Maps shares of the speakers (n, 3) to unit vectors (n, width): a blend of two lies between them."""
+    return F.pad(F.normalize(shares.float()), (0, width - shares.shape[1]))
 
 
 class CodeTable(nn.Module):
@@ -97,13 +102,17 @@ class Layer(nn.Module):
         )
         query, key, value = (part.view(rows, length, self.heads, -1).transpose(1, 2) for part in torch.split(merged, width, -1))
         query, key = rotate(query, turn), rotate(key, turn)
-        scores = (query @ key.transpose(2, 3)).float() / math.sqrt(width // self.heads) + mask
-        looking = scores.softmax(-1)
-        mixed = (looking.to(value.dtype) @ value).transpose(1, 2).reshape(rows, length, width)
+        if guide is None:
+            mixed, right = F.scaled_dot_product_attention(query, key, value, is_causal=True), None
+        else:
+            scores = (query @ key.transpose(2, 3)).float() / math.sqrt(width // self.heads) + mask
+            looking = scores.softmax(-1)
+            mixed, right = looking.to(value.dtype) @ value, (looking[:, 0] * guide).sum(-1)
+        mixed = mixed.transpose(1, 2).reshape(rows, length, width)
         x = x + attention["o_proj"](mixed)
         gate, up = (mlp[name](normed) for normed in [self.post_attention_layernorm(x)] for name in ("gate_proj", "up_proj"))
         x = x + mlp["down_proj"](F.silu(gate) * up)
-        return x, None if guide is None else (looking[:, 0] * guide).sum(-1)
+        return x, right
 
 
 def rotation(length: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -177,18 +186,17 @@ class MelDecoder(nn.Module):
 class Speaking(nn.Module):
     """GPT, embeddings, heads and mel decoder."""
 
-    def __init__(self, size: Size, coef: Tensor) -> None:
+    def __init__(self, size: Size, coef: Tensor, tables: Tables) -> None:
         super().__init__()
-        self.size = size
-        self.emb_text = nn.Embedding(len(VOCABULARY), size.width)
+        self.size, self._speaker_position = size, tables.speaker_position
+        self.emb_text = nn.Embedding(tables.vocabulary, size.width)
         self.emb_code = nn.ModuleList(CodeTable(size.width, 0.06 * math.sqrt(768 / size.width)) for _ in range(BOOKS))
         self.head_code = nn.ModuleList(CodeTable(size.width, 0.02) for _ in range(BOOKS))
         self.layers = nn.ModuleList(Layer(size) for _ in range(size.layers))
         self.norm = nn.RMSNorm(size.width, NORM_EPS)
         self.mel_decoder = MelDecoder(size.width, size.decoder_width, size.decoder_layers, coef)
-        self.head_phone = nn.Linear(size.width, len(VOCABULARY))  # training only: predicts the current phone
-        triples = [[TOKEN_IDS[part] for part in parts_of(syllable)] for syllable in syllables()]
-        self.register_buffer("syllable_parts", torch.tensor(triples), persistent=False)
+        self.head_phone = nn.Linear(size.width, tables.vocabulary)  # training only: predicts the current phone
+        self.register_buffer("syllable_parts", tables.syllable_parts, persistent=False)
         nn.init.normal_(self.emb_text.weight, 0, 0.1)
         for name, parameter in self.layers.named_parameters():
             if parameter.dim() == 2:
@@ -197,7 +205,8 @@ class Speaking(nn.Module):
     def embed(self, tokens: Tensor, codes: Tensor, is_code: Tensor, speakers: Tensor) -> Tensor:
         """Embeds tokens (B, N), or codes (B, N, 4) where `is_code` (B, N) is true, as (B, N, width)."""
         text = F.embedding(tokens, self.text_rows())
-        text = torch.cat([text[:, :SPEAKER_POSITION], speakers[:, None], text[:, SPEAKER_POSITION + 1 :]], 1)
+        at = self._speaker_position
+        text = torch.cat([text[:, :at], speakers[:, None].to(text.dtype), text[:, at + 1 :]], 1)
         sound = sum(F.embedding(codes[..., book], table.rows()) for book, table in enumerate(self._tables(self.emb_code)))
         return torch.where(is_code[..., None], sound, text)
 
@@ -220,34 +229,22 @@ class Speaking(nn.Module):
         return self.norm(x), guided
 
     def entropies(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compares hidden states (M, width) with the codes (M, 4) that they should predict.
+        """Compares hidden states (..., width) with the codes (..., 4) that they should predict; IGNORED is no code.
 
         Returns:
             A book's cross-entropy, its mean squared log-sum of exponentials, the share of right guesses: (4,) each.
         """
-        return code_entropies(hidden, [table.rows() for table in self._tables(self.head_code)], targets)
-
-    def compile_parts(self) -> None:
-        """Compiles the slow parts: the layers once per shape of batches, the rest for all shapes."""
-        torch._dynamo.config.recompile_limit = SHAPES
-        for layer in self.layers:
-            layer.compile(dynamic=False)
-        self.entropies = torch.compile(self.entropies, dynamic=True)  # type: ignore[method-assign]
-        self.mel_decoder.compile(dynamic=True)
+        found = []
+        is_wanted = targets[..., 0] != IGNORED
+        for book, table in enumerate(self._tables(self.head_code)):
+            logits = F.linear(hidden, table.rows().to(hidden.dtype)).float()
+            scale = logits.logsumexp(-1)
+            right = logits.gather(-1, targets[..., book, None].clamp(min=0))[..., 0]
+            parts = torch.stack([scale - right, scale.square(), (right >= logits.amax(-1)).float()])
+            found.append((parts * is_wanted).flatten(1).sum(1) / is_wanted.sum())
+        entropies, scales, hits = torch.stack(found, 1)
+        return entropies, scales, hits
 
     @staticmethod
     def _tables(tables: nn.ModuleList) -> list[CodeTable]:
         return [table for table in tables if isinstance(table, CodeTable)]
-
-
-def code_entropies(hidden: Tensor, rows: list[Tensor], targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns entropies, scales and hits of each codebook, as Speaking.entropies does; `rows` are its tables (626, width)."""
-    found = []
-    for book, table in enumerate(rows):
-        logits = F.linear(hidden, table).float()
-        is_right = torch.arange(len(table), device=logits.device) == targets[:, book, None]
-        right = torch.where(is_right, logits, 0).sum(-1)
-        scale = logits.logsumexp(-1)
-        found.append(torch.stack([(scale - right).mean(), scale.square().mean(), (right >= logits.amax(-1)).float().mean()]))
-    entropies, scales, hits = torch.stack(found, 1)
-    return entropies, scales, hits

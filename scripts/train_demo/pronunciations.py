@@ -13,8 +13,8 @@ from functools import cache
 from wordfreq import top_n_list
 
 from scripts.train_demo.phones import SYMBOLS
-from scripts.train_demo.pieces import dictionary
 from scripts.train_demo.sounds import sounds
+from scripts.train_demo.teacher import dictionary
 from scripts.train_demo.teacher_phones import symbols_of
 
 MOST_FREQUENT = 60_000

@@ -84,7 +84,7 @@ def _chinese(run: str) -> list[Unit] | None:
     spoken = iter(pinyin)
     for word in rjieba.cut(run):
         units += [Unit(SPACE, SPACE)] if units else []
-        units += [Unit(one, _ipa(one)) for one, _ in zip(spoken, word, strict=False)]
+        units += [Unit(one, _ipa(one)) for _, one in zip(word, spoken, strict=False)]  # the word first: it ends the pairs
     return units
 
 

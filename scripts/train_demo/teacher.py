@@ -9,17 +9,17 @@ The voices rms and slt, each also shifted towards the other: synthesised slower 
 moves pitch and formants together and keeps the pace. The four voices lie on a line from deep to high.
 """
 
+import ctypes
 import shutil
 import subprocess
 import tempfile
 import wave
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-
-from scripts.train_demo.phones import SILENCE
 
 RATE = 16_000  # flite's
 
@@ -73,7 +73,27 @@ def speak(text: str, speaker: Speaker, pace: float = 1.0) -> Utterance:
     return Utterance(samples, round(RATE * speaker.shift), phones)
 
 
-def pronounce(word: str) -> list[str]:
-    """Returns the phones of one word, as flite pronounces it within a sentence."""
-    spoken = [name for name, _ in speak(f"say {word} then", SPEAKERS[0]).phones if name != SILENCE]
-    return spoken[len(["s", "ey"]) : -len(["dh", "eh", "n"])]
+def dictionary(word: str) -> tuple[str, ...]:
+    """Returns a word's phones by flite's dictionary, or by its letter-to-sound rules."""
+    flite, lexicon = _flite()
+    phones, value = [], flite.lex_lookup(lexicon, word.encode(), None, None)
+    while value:
+        phones.append(flite.val_string(flite.val_car(value)).decode().rstrip("012"))
+        value = flite.val_cdr(value)
+    return tuple(phones)
+
+
+@cache
+def _flite() -> tuple[ctypes.CDLL, ctypes.c_void_p]:
+    """Returns flite's library and its dictionary. Source: flite, include/cst_lexicon.h, include/cst_val.h."""
+    flite = ctypes.CDLL("libflite.so.1", mode=ctypes.RTLD_GLOBAL)
+    ctypes.CDLL("libflite_usenglish.so.1", mode=ctypes.RTLD_GLOBAL)
+    lexicons = ctypes.CDLL("libflite_cmulex.so.1")
+    flite.flite_init()
+    lexicons.cmu_lex_init.restype = ctypes.c_void_p
+    flite.lex_lookup.restype = ctypes.c_void_p
+    flite.lex_lookup.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p]
+    flite.val_string.restype, flite.val_string.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
+    for name in ("val_car", "val_cdr"):
+        getattr(flite, name).restype, getattr(flite, name).argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    return flite, lexicons.cmu_lex_init()

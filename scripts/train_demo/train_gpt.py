@@ -1,12 +1,11 @@
 """Train GPT: trains the GPT from text to codes, and its mel decoder from hidden states to mel frames.
 
-In:    the corpus's shards
-Out:   work/gpt.pt (resumes from it), work/coder.pt, a log line per minute, work/gpt.png
-Owns:  the losses, the schedule
-Never: the checkpoint's layout; the batches (batches.py)
+In:    a plan's tables, chunks of recordings
+Out:   gpt.pt (resumes from it), coder.pt, gpt.jsonl
+Owns:  the losses, the optimisers
+Never: the checkpoint's layout; the batches (bank.py)
 
-    python -m scripts.train_demo.train_gpt work --until 18:30            # ends at that time
-    python -m scripts.train_demo.train_gpt work --tokens 200e6 --device cuda --batch-tokens 24000 --width 384 --layers 8
+    python -m scripts.train_demo.train_gpt $CHATTTS_HOME/train --seconds 220 --device cuda
 
 It learns from few examples because text tokens are phones; two heads are shown the current place in the text; the hidden
 state must name the phone; and the codes it reads are distorted a little, as its own will be during synthesis.
@@ -16,21 +15,22 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scripts.train_demo.batches import LANGUAGES, Batch, Item, batches, by_language, collate, items, open_coder
-from scripts.train_demo.corpus import HELD_OUT
+from scripts.train_demo.bank import HELD_OUT, Bank, Batch, tables_of
+from scripts.train_demo.codes import Coder
+from scripts.train_demo.files import save
 from scripts.train_demo.muon import Muon
-from scripts.train_demo.network import Size, Speaking
-from scripts.train_demo.plot import plot_log
-from scripts.train_demo.warm_start import load_speaking
+from scripts.train_demo.network import IGNORED, Size, Speaking
+from scripts.train_demo.read_plan import PLAN
+from scripts.train_demo.schedule import Schedule
 
 BOOK_WEIGHTS = (1.0, 0.2, 0.6, 0.2)
 MEL_WEIGHT = 1.0
@@ -38,38 +38,22 @@ GUIDE_WEIGHT = 0.5
 PHONE_WEIGHT = 0.3
 # Of the logits' scale: at 0 the likeliest code's logit is near 0, and the repetition penalty, a factor, leaves it there.
 SCALE_WEIGHT = 0.02
-WARM_UP_STEPS = 100
-DECAY = 0.35  # last part of the training in which the learning rate falls to zero
-REPORT_S = 240.0
-JUDGED_SENTENCES = 16  # of each language
+MEL_SHARE = 2  # one in this many recordings is decoded to mel frames
+RATE, MATRIX_RATE = 2e-3, 1.2e-2  # AdamW: embeddings, heads, mel decoder; Muon: the layers' matrices
+NOISE = 0.4  # largest share of a recording's codes that is distorted
+REPORT_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings of one run, from the flags of the command line."""
-
-    seed: int = 1
-    batch_tokens: int = 2400
-    rate: float = 1.5e-3  # AdamW: embeddings, heads, mel decoder
-    matrix_rate: float = 1.2e-2  # Muon: the layers' matrices
-    noise: float = 0.4  # largest share of a sentence's steps that is distorted
-
-
-def losses(model: Speaking, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+def losses(model: Speaking, batch: Batch, bank: Bank, mel_share: int = MEL_SHARE) -> tuple[Tensor, dict[str, Tensor]]:
     """Returns the sum that is minimised, and its parts by name."""
     x = model.embed(batch.tokens, batch.codes, batch.is_code, batch.speakers)
     hidden, guided = model.trunk(x, batch.guide)
-    voiced = hidden.flatten(0, 1)[batch.predicting]
-    entropies, scales, hits = model.entropies(voiced, batch.targets)
-    phone = F.cross_entropy(model.head_phone(voiced).float(), batch.phones)
-    decoded, steps = batch.places.shape
-    states = hidden[:decoded].gather(1, batch.places[..., None].expand(-1, -1, hidden.shape[-1]))
-    generated = model.mel_decoder(states * batch.is_step[..., None]).float()
-    wanted = batch.mel.view(decoded, 2 * steps, 100).transpose(1, 2)
-    is_frame = batch.is_step.repeat_interleave(2, 1)[:, None]
-    mel = ((generated - wanted).abs() * is_frame).sum() / (is_frame.sum() * 100)
-    is_guided = batch.guide.amax(-1) > 0
-    guide = torch.stack([-(right[is_guided] + 1e-5).log().mean() for right in guided]).mean()
+    entropies, scales, hits = model.entropies(hidden, batch.targets)
+    phone = F.cross_entropy(model.head_phone(hidden).float().flatten(0, 1), batch.phones.flatten(), ignore_index=IGNORED)
+    decoded = -(-len(hidden) // mel_share)
+    mel = mel_loss(model, hidden[:decoded], batch, bank)
+    is_guided = batch.is_step & (batch.guide.amax(-1) > 0)
+    guide = torch.stack([-((right + 1e-5).log() * is_guided).sum() / is_guided.sum() for right in guided]).mean()
     books = ((entropies + SCALE_WEIGHT * scales) * entropies.new_tensor(BOOK_WEIGHTS)).sum() / sum(BOOK_WEIGHTS)
     total = books + MEL_WEIGHT * mel + GUIDE_WEIGHT * guide + PHONE_WEIGHT * phone
     parts = {f"book {book}": entropy for book, entropy in enumerate(entropies)}
@@ -77,205 +61,142 @@ def losses(model: Speaking, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
     return total, {name: part.detach() for name, part in parts.items()}
 
 
-class Clock:
-    """The progress of a run, 0 .. 1: by tokens, or by the time of day at which it must end."""
-
-    def __init__(self, tokens: float | None, until: str | None, trained_s: float) -> None:
-        """`trained_s` is the duration of earlier runs, without the pauses between them [s]."""
-        self._tokens = tokens
-        self._began = time.time() - trained_s
-        self._ends = _next(until) if until else None
-
-    def progress(self, tokens: int) -> float:
-        """Returns the progress now, after that many tokens."""
-        by_tokens = tokens / self._tokens if self._tokens else 0.0
-        by_time = (time.time() - self._began) / (self._ends - self._began) if self._ends else 0.0
-        return min(1.0, max(by_tokens, by_time))
+def mel_loss(model: Speaking, hidden: Tensor, batch: Batch, bank: Bank) -> Tensor:
+    """Returns the distance between decoded and recorded frames, of the first rows of a batch (b, N, width)."""
+    is_step, steps_at = batch.is_step[: len(hidden)], batch.steps_at[: len(hidden)]
+    generated = model.mel_decoder(hidden * is_step[..., None]).float()
+    is_frame = is_step.repeat_interleave(2, 1)[:, None]
+    distance: Tensor = ((generated - bank.frames_at(steps_at)).abs() * is_frame).sum() / (is_frame.sum() * generated.shape[1])
+    return distance
 
 
-def _next(clock: str) -> float:
-    now = datetime.now()
-    then = datetime.combine(now.date(), datetime.strptime(clock, "%H:%M").time())
-    return (then if then > now else then + timedelta(days=1)).timestamp()
-
-
-def main() -> None:
-    """Trains until the tokens or the time are used up."""
-    parser = argparse.ArgumentParser(description="Train the GPT and its mel decoder.")
-    parser.add_argument("work", type=Path)
-    parser.add_argument("--tokens", type=float, help="positions to learn from")
-    parser.add_argument("--until", help="HH:MM, local time")
-    parser.add_argument("--from", dest="source", type=Path, help="a checkpoint whose weights the run begins with")
-    parser.add_argument("--languages", nargs="+", choices=LANGUAGES, default=LANGUAGES)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--compile", action="store_true", help="twice as fast after some minutes; needs a C++ compiler")
-    for name, default in (asdict(Settings()) | asdict(Size())).items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
-    args = parser.parse_args()
-    if not args.tokens and not args.until:
-        parser.error("give an end: --tokens, --until or both")
-    settings = Settings(**{name: getattr(args, name) for name in asdict(Settings())})
-    size = Size(**{name: getattr(args, name) for name in asdict(Size())})
-    torch.set_num_threads(args.threads)
-    torch.set_flush_denormal(True)
-    training = Training(args.work, settings, size, args.device, args.source, args.languages)
-    if args.compile:
-        training.model.compile_parts()
-    training.run(args.tokens, args.until)
+def open_coder(folder: Path, bank: Bank) -> tuple[Coder, Tensor]:
+    """Returns the coder and each band's mean magnitude: of the file, else fitted to the bank."""
+    path = folder / "coder.pt"
+    if not path.exists():
+        coder, coef = bank.fitted()
+        save(path, {"weight": coder.weight, "bias": coder.bias, "coef": coef})
+    saved = torch.load(path, map_location="cpu")
+    return Coder(saved["weight"], saved["bias"]), saved["coef"]
 
 
 class Training:
     """One run, resumed from its last saved state."""
 
-    def __init__(
-        self, work: Path, settings: Settings, size: Size, device: str, source: Path | None, languages: Sequence[str]
-    ) -> None:
-        self._work, self._settings, self._device, self._languages = work, settings, device, languages
-        torch.manual_seed(settings.seed)
-        self._coder, coef = open_coder(work, source)
-        self._file = work / "gpt.pt"
-        saved = torch.load(self._file, map_location="cpu") if self._file.exists() else None
-        self._size = Size(**saved["size"]) if saved else size
-        self.model = Speaking(self._size, coef).to(device)
-        if source and not saved:
-            load_speaking(self.model, source)
+    def __init__(self, folder: Path, size: Size, device: str, seconds: float, recordings: int | None) -> None:
+        torch.manual_seed(1)
+        self._folder, self._device = folder, device
+        file = folder / "gpt.pt"
+        saved = torch.load(file, map_location="cpu") if file.exists() else None
+        self.size = Size(**saved["size"]) if saved else size
+        self.bank = Bank(folder / "chunks", device, self.size.width, recordings)
+        coder, coef = open_coder(folder, self.bank)
+        self.bank.encode(coder)
+        self.model = Speaking(self.size, coef, tables_of(folder / PLAN)).to(device)
         matrices = [p for p in self.model.layers.parameters() if p.dim() == 2]
         known = {id(p) for p in matrices}
         others = [p for p in self.model.parameters() if id(p) not in known]
         self._optimisers: tuple[torch.optim.Optimizer, ...] = (
-            Muon(
-                matrices,
-                settings.matrix_rate,
-                weight_decay=0.02,
-                dtype=torch.bfloat16 if self._has_bfloat16() else torch.float32,
-            ),
-            torch.optim.AdamW(others, lr=settings.rate, betas=(0.9, 0.97), weight_decay=0.01, fused=True),
+            Muon(matrices, MATRIX_RATE, weight_decay=0.02, dtype=torch.bfloat16 if device != "cpu" else torch.float32),
+            torch.optim.AdamW(others, lr=RATE, betas=(0.9, 0.97), weight_decay=0.01, fused=True),
         )
-        self._rates = (settings.matrix_rate, settings.rate)
-        self._tokens = self._steps = self._passes = self._in_pass = 0
-        self._trained_s = 0.0
+        self._steps = self._passes = self._positions = 0
+        trained_s = 0.0
         if saved:
             self.model.load_state_dict(saved["model"])
             for optimiser, state in zip(self._optimisers, saved["optimisers"], strict=True):
                 optimiser.load_state_dict(state)
-            self._tokens, self._steps = saved["tokens"], saved["steps"]
-            self._passes, self._in_pass = saved["passes"], saved["in_pass"]
-            self._trained_s = saved["trained_s"]
-        self._held_out = by_language(items(work / "corpus" / f"{HELD_OUT:03d}.pt", self._coder))
-        self._data: dict[int, list[Item]] = {}
+            self._steps, self._passes, self._positions = saved["steps"], saved["passes"], saved["positions"]
+            trained_s = saved["trained_s"]
+        self._schedule = Schedule(seconds, trained_s)
+        hours = len(self.bank.samples) / 24_000 / 3600
+        print(f"gpt: {len(self.bank.texts)} recordings, {hours:.2f} hours", flush=True)
 
-    def run(self, tokens: float | None, until: str | None) -> None:
-        """Trains until the clock reaches 1."""
-        clock = Clock(tokens, until, self._trained_s)
-        last, count = time.time(), 0
-        sums: dict[str, Tensor] = {}
+    def run(self, positions: int) -> None:
+        """Trains until the time is over."""
+        last = time.monotonic()
+        for group in self._groups(positions):
+            self._learn(group)
+            if time.monotonic() - last > REPORT_S:
+                last = time.monotonic()
+                self._report()
+            if self._schedule.progress >= 1:
+                break
+        self._report()
+        self.save()
+
+    def _groups(self, positions: int) -> Iterator[list[int]]:
         while True:
-            self._load()
-            order = random.Random(f"{self._settings.seed}/{self._passes}")
-            groups = list(batches([one for shard in self._data.values() for one in shard], self._settings.batch_tokens, order))
-            for group in groups[self._in_pass :]:
-                # Seeded by the step, so an interrupted run learns the same.
-                draw = random.Random(f"{self._settings.seed}/step {self._steps}")
-                torch.manual_seed(draw.getrandbits(32))
-                progress = clock.progress(self._tokens)
-                self._set_rates(progress)
-                self.model.train()
-                with self._autocast():
-                    total, parts = losses(
-                        self.model, self._on_device(collate(group, self._size.width, self._settings.noise, draw))
-                    )
-                total.backward()  # type: ignore[no-untyped-call]
-                torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-                for optimiser in self._optimisers:
-                    optimiser.step()
-                    optimiser.zero_grad()
-                self._steps += 1
-                self._in_pass += 1
-                self._tokens += sum(one.length for one in group)
-                count += 1
-                sums = {name: value + sums[name] if sums else value for name, value in parts.items()}
-                if time.time() - last > REPORT_S or progress >= 1:
-                    self._trained_s += time.time() - last
-                    last = time.time()
-                    self._report(progress, {name: value.item() / count for name, value in sums.items()})
-                    sums, count = {}, 0
-                    if progress >= 1:
-                        return
+            yield from self.bank.groups(positions, random.Random(f"pass {self._passes}"))
             self._passes += 1
-            self._in_pass = 0
 
-    def _load(self) -> None:
-        """Reads the shards that have been written since; every pass uses all there are."""
-        for path in sorted((self._work / "corpus").glob("*.pt")):
-            number = int(path.stem)
-            if number != HELD_OUT and number not in self._data:
-                read = by_language(items(path, self._coder))
-                self._data[number] = [one for language in self._languages for one in read[language]]
-
-    def _set_rates(self, progress: float) -> None:
-        factor = min(1.0, (self._steps + 1) / WARM_UP_STEPS, max(0.0, (1 - progress) / DECAY))
-        for optimiser, rate in zip(self._optimisers, self._rates, strict=True):
-            for group in optimiser.param_groups:
-                group["lr"] = rate * factor
+    def _learn(self, group: list[int]) -> None:
+        share = self._schedule.share(self._steps)
+        for optimiser, rate in zip(self._optimisers, (MATRIX_RATE, RATE), strict=True):
+            for settings in optimiser.param_groups:
+                settings["lr"] = rate * share
+        self.model.train()
+        with self._autocast():
+            batch = self.bank.batch(group, NOISE)
+            total, self._parts = losses(self.model, batch, self.bank)
+        total.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, foreach=True)
+        for optimiser in self._optimisers:
+            optimiser.step()
+            optimiser.zero_grad()
+        self._steps += 1
+        self._positions += batch.tokens.numel()
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self._device.split(":")[0], torch.bfloat16, enabled=self._has_bfloat16())
+        return torch.autocast(self._device.split(":")[0], torch.bfloat16, enabled=self._device != "cpu")
 
-    def _has_bfloat16(self) -> bool:
-        """A CPU without instructions for bfloat16 computes it some fifty times slower than float32."""
-        return self._device != "cpu" or torch.cpu._is_avx512_bf16_supported()
-
-    def _on_device(self, batch: Batch) -> Batch:
-        return replace(batch, **{name: getattr(batch, name).to(self._device) for name in Batch.__dataclass_fields__})
-
-    def _report(self, progress: float, learned: dict[str, float]) -> None:
-        """Measures the held-out losses, writes a log line and saves the state."""
-        held_out = {
-            language: self._measured(ones[:JUDGED_SENTENCES])
-            for language, ones in self._held_out.items()
-            if language in self._languages
-        }
-        line = {
-            "minutes": round(self._trained_s / 60, 1),
-            "tokens": self._tokens,
+    @torch.no_grad()
+    def _report(self) -> None:
+        """Measures the held-out losses, without noise, and writes a line."""
+        self.model.eval()
+        with self._autocast():
+            batch = self.bank.batch(list(range(min(HELD_OUT, len(self.bank.texts)))), 0.0)
+            judged = losses(self.model, batch, self.bank, 1)[1]
+        line: dict[str, Any] = {
+            "seconds": round(self._schedule.trained_s, 1),
+            "positions": self._positions,
             "steps": self._steps,
             "passes": self._passes,
-            "shards": len(self._data),
-            "progress": round(progress, 3),
-            "learned": {name: round(value, 3) for name, value in learned.items()},
-            "held_out": held_out,
+            "learned": {name: round(value.item(), 3) for name, value in self._parts.items()},
+            "held_out": {name: round(value.item(), 3) for name, value in judged.items()},
         }
-        print(json.dumps(line), flush=True)
-        with (self._work / "gpt.jsonl").open("a") as log:
+        print("gpt", json.dumps(line), flush=True)
+        with (self._folder / "gpt.jsonl").open("a") as log:
             log.write(json.dumps(line) + "\n")
-        self._save()
-        plot_log(self._work / "gpt.jsonl", self._work / "gpt.png")
 
-    def _measured(self, ones: list[Item]) -> dict[str, float]:
-        """Returns the losses of sentences, without noise."""
-        self.model.eval()
-        with torch.compiler.set_stance("force_eager"), torch.no_grad(), self._autocast():
-            batch = collate(ones, self._size.width, 0.0, random.Random(0))
-            parts = losses(self.model, self._on_device(batch))[1]
-        return {name: round(value.item(), 3) for name, value in parts.items()}
+    def save(self) -> None:
+        """Writes the state."""
+        state = {
+            "model": self.model.state_dict(),
+            "size": asdict(self.size),
+            "optimisers": [optimiser.state_dict() for optimiser in self._optimisers],
+            "steps": self._steps,
+            "passes": self._passes,
+            "positions": self._positions,
+            "trained_s": self._schedule.trained_s,
+        }
+        save(self._folder / "gpt.pt", state)
 
-    def _save(self) -> None:
-        draft = self._file.with_suffix(".draft")
-        torch.save(
-            {
-                "model": self.model.state_dict(),
-                "size": asdict(self._size),
-                "optimisers": [optimiser.state_dict() for optimiser in self._optimisers],
-                "tokens": self._tokens,
-                "steps": self._steps,
-                "passes": self._passes,
-                "in_pass": self._in_pass,
-                "trained_s": self._trained_s,
-            },
-            draft,
-        )
-        draft.rename(self._file)
+
+def main() -> None:
+    """Trains until the time is over."""
+    parser = argparse.ArgumentParser(description="Train the GPT and its mel decoder.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--positions", type=int, default=16_000, help="of a batch")
+    parser.add_argument("--recordings", type=int, help="to read; default: all")
+    for name, default in asdict(Size()).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
+    args = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    size = Size(**{name: getattr(args, name) for name in asdict(Size())})
+    Training(args.folder, size, args.device, args.seconds, args.recordings).run(args.positions)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,8 @@ from torch import Tensor
 
 from scripts.evaluate.listening import syllables_of
 from scripts.train_demo.held_out import held_out
-from scripts.train_demo.mandarin_teacher import RATE, MandarinVoice, Spoken, speak
+from scripts.train_demo.mandarin_teacher import MANDARIN_VOICES, RATE, MandarinVoice, Spoken, speak
 from scripts.train_demo.mandarin_texts import mandarin
-from scripts.train_demo.pieces import MANDARIN_VOICES
 from scripts.train_demo.syllable_recogniser import (
     BANDS,
     BLANK,

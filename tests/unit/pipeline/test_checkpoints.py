@@ -39,8 +39,8 @@ from pipeline.paths import cache_home
 from pipeline.spec import CONTROL_TAGS, SPEED_TAGS
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.seeds import read_statistics
-from scripts.train_demo.corpus import EVENTS
 from scripts.train_demo.export import CAPABILITIES, STAND_INS
+from scripts.train_demo.tokens import EVENTS
 from serve.commands.weights import make_random as make_checkpoint
 
 SMALL_BYTES_LIMIT = 16 << 20
