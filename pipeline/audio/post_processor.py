@@ -8,11 +8,12 @@ Never: formats, threads
     each voice's:   denoise, level        each segment's:   trim        one for all:   the rest
 
     segment -> denoise -> trim -> level -.
-    segment -> denoise -> trim -> level -+-> stretch, exact silence -> resample -> limit -> fade -> out
+    segment -> denoise -> trim -> level -+-> stretch, fall, exact silence -> resample -> limit -> fade -> out
     segment -> denoise -> trim -> level -'
 
-Only the stages that a request needs exist; without any, the arrays of the vocoder pass unchanged. Neighbouring segments of
-one speed with no silence between them share one stretch, whose windows span the joint.
+Only the stages that a request needs exist; without any, the samples of the vocoder pass unchanged, but where silence follows:
+at the end and before a break the last FALL of them fall, since the model may stop in mid-sound, which is a click. Neighbouring
+segments of one speed with no silence between them share one stretch, whose windows span the joint, and nothing falls there.
 """
 
 import math
@@ -32,7 +33,8 @@ from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.types import SPEED, AudioOptions, AudioReport, Denoise, Segment, SynthesisRequest, Voice
 
 NOTHING = np.zeros(0, np.float32)
-
+FALL = 3 * SAMPLE_RATE // 1000
+"""of a sound before silence [samples at 24 kHz]"""
 
 # libsoxr's 20 bits: no error a 16-bit sample could show, at half the delay of its next better filter (39 ms, not 79).
 _QUALITY = "HQ"
@@ -78,31 +80,31 @@ class Resample:
 
 
 class Fade:
-    """Raises the first samples and lowers the last ones, half a cosine each."""
+    """Raises the first `rise` samples and lowers the last `fall`, half a cosine each, or what fits of both."""
 
-    def __init__(self, length: int) -> None:
-        """
-        Args:
-            length: of each fade [samples]; a shorter stream gets what fits of both.
-        """
-        assert length > 0
-        self._rise = (0.5 - 0.5 * np.cos(np.pi * (np.arange(length) + 0.5) / length)).astype(np.float32)  # (length,)
+    def __init__(self, rise: int, fall: int) -> None:
+        self._rise, self._fall = _half_cosine(rise), _half_cosine(fall)[::-1]
         self._risen = 0  # samples of the rise that have been used
-        self._pending = np.zeros(0, np.float32)
+        self._pending = NOTHING
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Takes samples (m,), returns those that are not among the last `length`."""
+        """Takes samples (m,), returns those that are not among the last `fall`."""
         rise = self._rise[self._risen : self._risen + len(samples)]
         self._risen += len(rise)
         pending = np.concatenate([self._pending, samples[: len(rise)] * rise, samples[len(rise) :]])
-        final = max(0, len(pending) - len(self._rise))
+        final = max(0, len(pending) - len(self._fall))
         self._pending = pending[final:]
         return pending[:final]
 
     def finish(self) -> NDArray[np.float32]:
-        """Returns the last samples, lowered."""
-        fall = self._rise[::-1]
-        return self._pending * fall[len(fall) - len(self._pending) :]
+        """Returns the last samples, lowered. What is fed afterwards does not rise."""
+        rest, self._pending = self._pending, NOTHING
+        return rest * self._fall[len(self._fall) - len(rest) :]
+
+
+def _half_cosine(length: int) -> NDArray[np.float32]:
+    """Returns a rise from 0 to 1, (length,)."""
+    return (0.5 - 0.5 * np.cos(np.pi * (np.arange(length) + 0.5) / max(1, length))).astype(np.float32)
 
 
 class AudioStage(Protocol):
@@ -131,6 +133,7 @@ class PostProcessor:
         self._gain = np.float32(1)
         self._speed = request.speed
         self._stretch = Stretch(request.speed)
+        self._fall = Fade(0, FALL)
         options = request.audio
         levels = any(voice.gain_db for voice in voices.values()) or any(segment.prosody.gain_db > 0 for segment in segments)
         levels = levels or options.loudness_lufs is not None or options.gain_db != 0
@@ -157,8 +160,7 @@ class PostProcessor:
         # A segment's rate multiplies the request's speed, within the same bounds.
         speed = SPEED.clamp(self._request.speed * segment.prosody.rate)
         if segment.silence_ms or speed != self._speed:
-            rest = np.concatenate([rest, self._stretch.finish(), quiet := silence(segment.silence_ms)])
-            self._join(len(quiet), speed)
+            rest = np.concatenate([rest, self._join(segment.silence_ms, speed, falls=segment.silence_ms > 0)])
         self.began = self._at(self._stretched_in)
         return _through(self._output_stages, rest)
 
@@ -179,8 +181,7 @@ class PostProcessor:
         """
         rest = self._stretched(_flush(self._segment_stages))
         self.ended = self._at(self._stretched_in)
-        rest = np.concatenate([rest, self._stretch.finish(), quiet := silence(silence_ms)])
-        self._join(len(quiet), self._speed)
+        rest = np.concatenate([rest, self._join(silence_ms, self._speed, falls=True)])
         self.began = self._at(0)
         return np.concatenate([_through(self._output_stages, rest), _flush(self._output_stages)])
 
@@ -216,12 +217,14 @@ class PostProcessor:
             denoised=any(denoiser.works for denoiser in self._denoisers.values()),
         )
 
-    def _join(self, quiet: int, speed: float) -> None:
-        """Ends the present stretch; so many samples of silence follow it, and another stretch."""
-        self._joined += round(self._stretched_in / self._speed) + quiet
+    def _join(self, silence_ms: int, speed: float, *, falls: bool) -> NDArray[np.float32]:
+        """Ends the present stretch, which another one follows; returns its last samples and the silence behind them."""
+        rest, quiet = self._fall.feed(self._stretch.finish()), silence(silence_ms)
+        self._joined += round(self._stretched_in / self._speed) + len(quiet)
         self._stretched_in = 0
         self._speed = speed
         self._stretch = Stretch(speed)
+        return np.concatenate([rest, self._fall.finish(), quiet]) if falls else rest
 
     def _at(self, fed: int) -> int:
         """Returns the place in the reply of the sample after so many that the present stretch has taken."""
@@ -234,7 +237,7 @@ class PostProcessor:
     def _stretched(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         # The gain comes before the stretch, whose windows may reach over a joint.
         self._stretched_in += len(samples)
-        return self._stretch.feed(samples if self._gain == 1 else samples * self._gain)
+        return self._fall.feed(self._stretch.feed(samples if self._gain == 1 else samples * self._gain))
 
     def _stages_for(self, segment: Segment) -> tuple[AudioStage, ...]:
         options = self._request.audio
@@ -266,7 +269,7 @@ def _output_stages(options: AudioOptions, *, limited: bool) -> tuple[AudioStage,
     if limited:
         stages.append(Limiter(options.sample_rate))
     if fade := round(options.fade_ms / 1000 * options.sample_rate):
-        stages.append(Fade(fade))
+        stages.append(Fade(fade, fade))
     return tuple(stages)
 
 

@@ -6,7 +6,7 @@ A change that means to change the audio records the table anew, and says so in i
     CHATTTS_INSTRUCTIONS=avx2 ATEN_CPU_CAPABILITY=avx2 python -m tests.parity.test_recorded_audio     # and as without AVX-512
 
 Libraries choose their kernels by the processor, so the table has one column for each kind of processor. On another kind there
-is nothing to compare with, and the test is skipped.
+is nothing to compare with, and the test is skipped. A change of all audio deletes the columns that it cannot record itself.
 """
 
 import asyncio

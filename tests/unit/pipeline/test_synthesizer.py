@@ -7,6 +7,7 @@ from contextlib import aclosing, suppress
 import numpy as np
 import pytest
 
+from pipeline.audio.post_processor import FALL
 from pipeline.config import SpeechConfig
 from pipeline.errors import AtCapacity, DeadlineExceeded, EngineFault, NonFiniteOutput, UnknownVoice
 from pipeline.spec import HOP, SAMPLES_PER_STEP
@@ -79,10 +80,19 @@ def synthesize(request: SynthesisRequest, *, parallel_segments: int = 4, generat
     return asyncio.run(listen(make_synthesizer(generator or StepMaker(), parallel_segments=parallel_segments), request))
 
 
+def is_joined(audio: np.ndarray, parts: list[np.ndarray]) -> bool:
+    """Whether audio is the parts in order; where a part alone falls silent at its end, the audio goes on."""
+    expected = np.concatenate(parts)
+    same = np.isclose(audio, expected, rtol=0, atol=1e-6) if len(audio) == len(expected) else np.zeros(1, bool)
+    for end in np.cumsum([len(part) for part in parts])[:-1]:
+        same[end - FALL : end] = True
+    return bool(same.all())
+
+
 def test_segments_are_delivered_in_order_and_complete():
     alone = [synthesize(make_request(sentence)) for sentence in SENTENCES]
     assert [len(samples) for samples in alone] == [2 * len(text) * SAMPLES_PER_STEP - HOP for text in SENTENCES]
-    assert np.array_equal(synthesize(make_request()), np.concatenate(alone))
+    assert is_joined(synthesize(make_request()), alone)
 
 
 def test_only_segments_that_a_listener_may_wait_for_have_a_low_latency():
@@ -155,15 +165,14 @@ def test_each_passage_is_spoken_in_its_manner():
         synthesize(make_request("two.", speed=2.0)),
         synthesize(make_request("three.")) * np.float32(0.1),
     ]
-    assert np.allclose(audio, np.concatenate(parts), rtol=0, atol=1e-6)
-    assert len(audio) == sum(map(len, parts))
+    assert is_joined(audio, parts)
 
 
 def test_rates_multiply_within_the_bounds_of_speed():
     passages = (Passage("one.", prosody=Prosody(rate=2.0)), Passage("two.", prosody=Prosody(rate=0.5)))
     audio = synthesize(make_request("one. two.", passages=passages, speed=3.0))
     parts = [synthesize(make_request("one.", speed=4.0)), synthesize(make_request("two.", speed=1.5))]
-    assert np.array_equal(audio, np.concatenate(parts))
+    assert is_joined(audio, parts)
 
 
 def test_every_voice_a_request_names_is_known_to_the_front_end():
@@ -270,8 +279,8 @@ def test_a_segment_that_fails_ends_the_stream_after_the_good_ones():
 
     with pytest.raises(NonFiniteOutput):
         asyncio.run(listen_until_it_breaks())
-    good = [synthesize(make_request(sentence)) for sentence in SENTENCES[:2]]
-    assert np.array_equal(np.concatenate([chunk.samples for chunk in chunks]), np.concatenate(good))
+    good = synthesize(make_request(". ".join(SENTENCES[:2])))
+    assert np.array_equal(np.concatenate([chunk.samples for chunk in chunks]), good[:-FALL])
     assert not any(chunk.is_last for chunk in chunks)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.audio.loudness import integrated_loudness
-from pipeline.audio.post_processor import PostProcessor, resampled_length
+from pipeline.audio.post_processor import FALL, PostProcessor, resampled_length
 from pipeline.types import AudioOptions, Denoise, Prosody, Segment, SynthesisRequest, Voice
 from tests.support.effort import examples
 from tests.support.sounds import RATE, noise, speech, true_peak_db
@@ -33,12 +33,35 @@ def deliver(
     return np.concatenate(pieces), processor
 
 
-def test_without_options_the_vocoders_own_arrays_pass():
-    samples = speech(4096)
-    processor = PostProcessor(SynthesisRequest("id", "text", "one"), [segment()], VOICES)
-    assert len(processor.begin(segment())) == 0
-    assert processor.feed(samples) is samples
-    assert len(processor.finish(0)) == 0
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 200), min_size=1, max_size=4),
+    breaks_ms=st.lists(st.sampled_from([0, 0, 1, 50]), min_size=5, max_size=5),
+    cuts=st.lists(st.integers(0, 200), max_size=20),
+    rate=st.sampled_from([8_000, RATE, 44_100]),
+)
+def test_sound_falls_before_silence_and_nowhere_else(lengths, breaks_ms, cuts, rate):
+    """Of any lengths, some shorter than the fall or empty, in any cuts; the vocoder's own samples are what does not fall."""
+    parts = [
+        (segment(index, is_last=index == len(lengths) - 1, silence_ms=breaks_ms[index]), np.ones(length, np.float32))
+        for index, length in enumerate(lengths)
+    ]
+    out, _ = deliver(parts, cuts, closing_ms=breaks_ms[4])
+    expected, sound = [], 0
+    for length, silence_ms in [*zip(lengths, breaks_ms, strict=False), (0, breaks_ms[4])]:
+        if silence_ms:
+            expected += [*falling(sound), *[0] * (24 * silence_ms)]
+        sound = length if silence_ms else sound + length
+    expected += falling(sound)
+    assert out == pytest.approx(np.array(expected), abs=1e-6)
+    assert not len(out) or abs(out[-1]) < 1e-3
+    other, _ = deliver(parts, cuts, closing_ms=breaks_ms[4], sample_rate=rate)
+    assert not len(other) or abs(other[-1]) < 0.03
+
+
+def falling(length: int) -> list[float]:
+    """Ones that fall at their end."""
+    return [*[1.0] * (length - FALL), *(np.cos(np.pi / 2 * (np.arange(FALL) + 0.5) / FALL) ** 2)[max(0, FALL - length) :]]
 
 
 ALL = AudioOptions(sample_rate=44_100, trim=True, denoise=Denoise.ON, gain_db=9, loudness_lufs=-20, fade_ms=20)

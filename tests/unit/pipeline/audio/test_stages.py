@@ -37,7 +37,7 @@ STAGES = {
     "trim": lambda: Trim(start=True, end=True),
     "trim start": lambda: Trim(start=True, end=False),
     "trim end": lambda: Trim(start=False, end=True),
-    "fade": lambda: Fade(1000),
+    "fade": lambda: Fade(1000, 1000),
     **{f"resample {rate}": lambda rate=rate: Resample(rate) for rate in RATES},
     **{f"stretch {speed}": lambda speed=speed: Stretch(speed) for speed in (0.25, 0.8, 1.3, 4.0)},
 }
@@ -274,12 +274,12 @@ def test_a_gate_that_finds_no_noise_gives_everything_back():
 
 def test_fades_touch_the_edges_alone():
     samples = np.ones(5_000, np.float32)
-    out = through(Fade(100), samples)
+    out = through(Fade(100, 100), samples)
     assert np.array_equal(out[100:-100], samples[100:-100])
     assert out[0] == out[-1] < 1e-3
     assert (np.diff(out[:100]) > 0).all()
     assert np.array_equal(out[:100], out[-100:][::-1])
-    assert np.abs(through(Fade(100), np.ones(30, np.float32))).max() < 1
+    assert np.abs(through(Fade(100, 100), np.ones(30, np.float32))).max() < 1
 
 
 # Resampling.
