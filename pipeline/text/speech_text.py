@@ -31,16 +31,7 @@ from pipeline.text.pinyin import homophones
 from pipeline.text.say_as import spoken_as
 from pipeline.text.segment import SPOKEN, Range, SegmentLimits, split
 from pipeline.text.whole import whole_ranges
-from pipeline.types import (
-    SPEED,
-    Passage,
-    Pronunciation,
-    PronunciationKind,
-    Segment,
-    Span,
-    SpeechText,
-    SynthesisRequest,
-)
+from pipeline.types import SPEED, Passage, Pronunciation, PronunciationKind, Segment, Span, SpeechText, SynthesisRequest
 
 AS_MANDARIN = "spoken_as_mandarin"
 """warning: characters of Cantonese or another Chinese language, spoken in their Mandarin reading"""

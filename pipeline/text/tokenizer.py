@@ -122,12 +122,7 @@ class PromptTokenizer:
         self._check_length(len(token_ids))
         ids, text_mask = self._with_sample(token_ids, None)
         return Prompt(
-            ids=ids,
-            text_mask=text_mask,
-            head=Head.TEXT,
-            segment=segment,
-            max_steps=max_steps,
-            eos_token=self._refine_end_id,
+            ids=ids, text_mask=text_mask, head=Head.TEXT, segment=segment, max_steps=max_steps, eos_token=self._refine_end_id
         )
 
     def decode_refined(self, ids: Iterable[int]) -> str:

@@ -23,7 +23,7 @@ _ATOMS = (
     # a list's number and the beginning of its item
     re.compile(
         r"(?:(?<=\n)|(?<![\s\S]))[ \t]{0,12}(?:[-*+•>][ \t]{1,4})?"
-        r"(?:\(?\d{1,3}[.)、．](?!\d)|（\d{1,3}）|[①-⑳]|[一二三四五六七八九十]{1,3}[、．.])[ \t]{0,4}(?:[*_`]{0,3}\w)",
+        r"(?:\(?\d{1,3}[.)、．](?!\d)|（\d{1,3}）|[①-⑳]|[一二三四五六七八九十]{1,3}[、．.])[ \t]{0,4}(?:[*_`]{0,3}\w)"
     ),
     # names of several words, with their numbers: New York, J. K. Rowling, iPhone 16 Pro Max
     re.compile(

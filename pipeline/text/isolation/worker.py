@@ -57,8 +57,7 @@ def _answer(frontend: LocalTextFrontend, question: bytes) -> object:
         return error
     except _TimeIsUpError:
         return TextTooHard(
-            f"reading this text took more than its {limit_s:g} s of processor time: send it in smaller pieces",
-            param="input",
+            f"reading this text took more than its {limit_s:g} s of processor time: send it in smaller pieces", param="input"
         )
     except Exception as error:
         frame = error.__traceback__

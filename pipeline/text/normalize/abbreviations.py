@@ -45,10 +45,6 @@ def _keeps_capital(match: Match, spoken: str) -> str:
     return spoken[0].upper() + spoken[1:] if match["word"][0].isupper() else spoken
 
 
-def _title(match: Match, language: Language) -> Outcome:
-    return TITLES[match["word"]]
-
-
 def _street(match: Match, language: Language) -> Outcome:
     """St and Dr are also titles: a street has a name before it and none behind it."""
     word = match["word"]
@@ -74,26 +70,6 @@ def _capitalized(match: Match, language: Language) -> Outcome:
     return _CAPITALIZED[match["word"].lower()]
 
 
-def _weekday(match: Match, language: Language) -> Outcome:
-    return _WEEKDAYS[match["word"]]
-
-
-def _month(match: Match, language: Language) -> Outcome:
-    return _SHORT_MONTHS[match["word"]]
-
-
-def _state(match: Match, language: Language) -> Outcome:
-    return STATES[match["word"]]
-
-
-def _side(match: Match, language: Language) -> Outcome:
-    return _SIDES[match["word"]]
-
-
-def _sure(match: Match, language: Language) -> Outcome:
-    return _SURE[match["word"]]
-
-
 def _care_of(match: Match, language: Language) -> Outcome:
     return {"c/o": "care of", "w/out": "without", "w/o": "without", "n/a": "not applicable"}[match[0].lower()]
 
@@ -101,14 +77,6 @@ def _care_of(match: Match, language: Language) -> Outcome:
 def _cups(match: Match, language: Language) -> Outcome:
     """The c. of 3 c. flour."""
     return "cup" if re.search(r"(?:/\d{1,2}|(?<![\d.])1|(?<!\d)[½⅓⅔¼¾])\s$", before(match, 6)) else "cups"
-
-
-def _each(match: Match, language: Language) -> Outcome:
-    return "each"
-
-
-def _number(match: Match, language: Language) -> Outcome:
-    return "number"
 
 
 def _cased(words: dict[str, str]) -> str:
@@ -123,47 +91,43 @@ _INNER_DOT = r"(?:\.(?=[,;:)-]|\s[a-z\d&(-]))?"
 _WORD_EDGE = r"(?![A-Za-z0-9'])"
 RULES: list[Rule] = [
     rule("a", r"(?:(?<=\d\s)|(?<=[½⅓⅔¼¾]\s))c\.(?=\s[a-z])", _cups),
-    rule("a", r"(?:(?<=\d\s)|(?<=\d))ea\.?(?=\s?[,;.)]|\s[a-z]|$)", _each),
-    rule("a", r"(?<=[a-z]\s)no\.(?=\s(?:is|was|of|on|for|in|and|or|to|will|has|must)\b|:)", _number),
-    rule("a", r"(?<=\d )(?P<word>est)\.?(?=\s?[),;]|\s*$)", _sure),
-    rule("a", r"(?<=not )(?P<word>incl)(?![A-Za-z])(?:\.(?=[,;:)]|\s[a-z]))?", _sure),
-    rule("a", rf"{NOT_IN_WORD}(?P<word>AVE|BLVD|PKWY)(?!'?[A-Za-z0-9])(?:\.(?=,|\s[A-Z0-9]))?", _sure),
-    rule("a", rf"{NOT_IN_WORD}(?P<word>Hwy|HWY|Rte|Rt)\.?(?=\s\d)", _sure),
-    rule("a", r"(?:(?<=st )|(?<=nd )|(?<=rd )|(?<=th ))(?P<word>Fl)(?![A-Za-z])(?:\.(?=,|\s[a-z]))?", _sure),
-    rule("a", r"(?<![A-Za-z0-9])(?<![A-Za-z0-9][ '])(?P<word>Sat|Sun)(?=:\s)", _weekday),
+    rule("a", r"(?:(?<=\d\s)|(?<=\d))ea\.?(?=\s?[,;.)]|\s[a-z]|$)", ("each", "each")),
+    rule("a", r"(?<=[a-z]\s)no\.(?=\s(?:is|was|of|on|for|in|and|or|to|will|has|must)\b|:)", ("number", "number")),
+    rule("a", r"(?<=\d )(?P<word>est)\.?(?=\s?[),;]|\s*$)", _SURE),
+    rule("a", r"(?<=not )(?P<word>incl)(?![A-Za-z])(?:\.(?=[,;:)]|\s[a-z]))?", _SURE),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>AVE|BLVD|PKWY)(?!'?[A-Za-z0-9])(?:\.(?=,|\s[A-Z0-9]))?", _SURE),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>Hwy|HWY|Rte|Rt)\.?(?=\s\d)", _SURE),
+    rule("a", r"(?:(?<=st )|(?<=nd )|(?<=rd )|(?<=th ))(?P<word>Fl)(?![A-Za-z])(?:\.(?=,|\s[a-z]))?", _SURE),
+    rule("a", r"(?<![A-Za-z0-9])(?<![A-Za-z0-9][ '])(?P<word>Sat|Sun)(?=:\s)", _WEEKDAYS),
     rule("acwn", rf"{NOT_IN_WORD}(?i:c/o|w/out|w/o|n/a)(?![A-Za-z0-9])", _care_of),
     rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(_STREETS)}){_WORD_EDGE}{_INNER_DOT}", _street),
-    rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(_DOTLESS)})\.?(?=\s[A-Z][a-z'.]|\s(?:and|&)\s(?:Mrs?|Ms|Dr)\b)", _title),
-    rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(TITLES)})\.(?=\s?[A-Z])", _title),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(_DOTLESS)})\.?(?=\s[A-Z][a-z'.]|\s(?:and|&)\s(?:Mrs?|Ms|Dr)\b)", TITLES),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(TITLES)})\.(?=\s?[A-Z])", TITLES),
     rule("a", rf"{NOT_IN_WORD}(?P<word>{_cased(_BEFORE_NUMBERS)})\.(?=\s?\(?\d)", _before_number),
     rule("a", rf"{NOT_IN_WORD}(?<!-)(?P<word>p|pp|ch|fig|ext|apt|rm|nos|tel|Ext|Apt|Rm|Fig|Tel)\s(?=\d)", _before_number),
     rule("a", rf"{NOT_IN_WORD}(?P<word>{_cased(_DOTTED)}){_DOT}", _dotted),
     rule("a", rf"{NOT_IN_WORD}(?P<word>[Aa]ttn|[Tt]emp|[Qq]ty)(?=:)", _dotted),
     rule("a", rf"{NOT_IN_WORD}(?P<word>Co|Fig){_DOT}", _capitalized),
-    rule("a", rf"(?<=, )(?P<word>{alternatives(STATES)})(?:\.?(?=,)|{_INNER_DOT}(?<=\.)|(?=\.))", _state),
-    rule(
-        "a",
-        rf"{NOT_IN_WORD}(?P<word>{alternatives(_SURE_DAYS)})(?:{_WORD_EDGE}{_DOT}?)",
-        _weekday,
-    ),
-    rule("a", rf"{NOT_IN_WORD}(?P<word>Sat|Sun)(?:\.(?=,|\s?[-–/]|\s{_TIME_WORD})|(?=,?\s\d|,?\s?(?:at|noon)\b))", _weekday),
+    rule("a", rf"(?<=, )(?P<word>{alternatives(STATES)})(?:\.?(?=,)|{_INNER_DOT}(?<=\.)|(?=\.))", STATES),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(_SURE_DAYS)})(?:{_WORD_EDGE}{_DOT}?)", _WEEKDAYS),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>Sat|Sun)(?:\.(?=,|\s?[-–/]|\s{_TIME_WORD})|(?=,?\s\d|,?\s?(?:at|noon)\b))", _WEEKDAYS),
     rule(
         "a",
         rf"(?:(?<=on )|(?<=and )|(?<=or )|(?<=to )|(?<=, )|(?<=[-–/&])|(?<=& ))(?P<word>Sat|Sun)(?:{_INNER_DOT}(?<=\.)|(?=\.))",
-        _weekday,
+        _WEEKDAYS,
     ),
-    rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(_SHORT_MONTHS)})(?:{_DOT}|(?=,?\s?(?:19|20)\d\d\b))", _month),
-    rule("a", rf"{NOT_IN_WORD}(?P<word>Feb|Aug|Sept|Oct|Nov|Dec){_WORD_EDGE}", _month),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(_SHORT_MONTHS)})(?:{_DOT}|(?=,?\s?(?:19|20)\d\d\b))", _SHORT_MONTHS),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>Feb|Aug|Sept|Oct|Nov|Dec){_WORD_EDGE}", _SHORT_MONTHS),
     rule(
         "a",
         r"(?:(?<=\bin )|(?<=early )|(?<=late )|(?<=mid )|(?<=mid-)|(?<=by )|(?<=since )|(?<=until )|(?<=last )|(?<=next ))"
         r"(?P<word>Jan)(?![A-Za-z])",
-        _month,
+        _SHORT_MONTHS,
     ),
-    rule("a", rf"{NOT_IN_WORD}(?P<word>[NSEW])\.?(?=\s(?:{_REGIONS})\b)", _side),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>[NSEW])\.?(?=\s(?:{_REGIONS})\b)", _SIDES),
     rule(
         "a",
         rf"{NOT_IN_WORD}(?P<word>[NSEW])\.?(?=\s(?:\d{{1,3}}(?:st|nd|rd|th)|[A-Z][a-z]+)\s(?:{alternatives(_STREETS)}|Street|Avenue|Road|Drive)\b)",
-        _side,
+        _SIDES,
     ),
 ]

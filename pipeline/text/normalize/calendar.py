@@ -42,6 +42,10 @@ _OLD_YEAR_BEFORE = re.compile(
 )
 
 
+_COUNT_BEFORE = re.compile(
+    r"\b(?:sum|total|product|average|square|root|population|altitude|height|length|capacity|score|rating) of\s$",
+    re.IGNORECASE | re.ASCII,
+)
 _REIGN = re.compile(
     r"\b(?:rul|reign|liv|last|flourish|serv|occup|inhabit|govern|stood|built|construct|king|queen|emperor|empress|pope|duke|count|war|dynasty|period|"
     r"years?\b|era|century|medieval|colon|wrote|work|empire|kingdom)",
@@ -183,9 +187,9 @@ def _english_year(match: Match, language: Language) -> Outcome:
     if language != "en":  # in 2024 between Chinese words
         return spell(match["year"], "zh") if match["year"] >= "1900" and _PREPOSITION_BEFORE.search(before(match, 8)) else None
     is_year = "1900" <= match["year"] <= "2099" or _YEAR_BEFORE.search(before(match, 16))
-    is_count = COUNTED_AFTER.match(match.string, match.end()) and not _YEARLY_AFTER.match(match.string, match.end())
-    has_unit = _UNIT_AFTER.match(match.string, match.end())
-    return year(match["year"], "en") if is_year and not is_count and not has_unit else None
+    is_plural = COUNTED_AFTER.match(match.string, match.end()) and not _YEARLY_AFTER.match(match.string, match.end())
+    is_count = is_plural or _UNIT_AFTER.match(match.string, match.end()) or _COUNT_BEFORE.search(before(match, 16))
+    return year(match["year"], "en") if is_year and not is_count else None
 
 
 def _old_year(match: Match, language: Language) -> Outcome:
@@ -194,6 +198,9 @@ def _old_year(match: Match, language: Language) -> Outcome:
     begins = not re.search(r"[A-Za-z0-9]\s?$", context, re.ASCII)
     is_year = _OLD_YEAR_BEFORE.search(context) or (begins and _HISTORY_AFTER.match(match.string, match.end()))
     around = f"{context}{match[0]}{after(match, 18)}"
+    is_year = is_year or (
+        match["year"] >= "1400" and _ARTICLE_BEFORE.search(context) and _NOUN_AFTER.match(match.string, match.end())
+    )
     is_year = is_year or (_SPAN.search(around) and _REIGN.search(before(match, 60)))
     is_year = language == "en" and len(match["year"]) > (3 if begins else 2) and is_year
     is_count = COUNTED_AFTER.match(match.string, match.end()) or _UNIT_AFTER.match(match.string, match.end())
@@ -230,8 +237,9 @@ def _short_year(match: Match, language: Language) -> Outcome:
     return f"{spell(match['year'], 'zh')}"
 
 
-def _year_in_brackets(match: Match, language: Language) -> Outcome:
-    return spell(match["year"], "zh") if language == "zh" else None
+def _zh_bare_year(match: Match, language: Language) -> Outcome:
+    """(1998), 从1998到2005, 2008北京奥运会."""
+    return spell(match[0], "zh") if language == "zh" else None
 
 
 def _sure(match: Match, language: Language) -> Outcome:
@@ -243,8 +251,12 @@ _YEARLY_AFTER = re.compile(
     r"olympics|budgets|fires|floods|riots|protests|talks|primaries|midterms|estimates|forecasts|standards|editions|movies|films)\b"
 )
 _SEASON_AFTER = re.compile(r"\s?(?:seasons?\b|campaigns?\b|fiscal|academic|school|financial|tax|赛季|学年|财年|年度)")
+_ARTICLE_BEFORE = re.compile(r"\b(?:the|a|an|this|that)\s$", re.IGNORECASE | re.ASCII)
+_NOUN_AFTER = re.compile(r"\s(?!(?:more|or|and|to|in|on|at|of|for|from|by|with|that|who|which)\b)[A-Za-z]{3,}", re.ASCII)
 _HISTORY_AFTER = re.compile(r"\s(?:was|saw|marked|brought|is)\b", re.ASCII)
 _PREPOSITION_BEFORE = re.compile(r"\b(?:in|since|by|until|of|from|before|after)\s$", re.IGNORECASE | re.ASCII)
+_PLACE = "[\\u4e00-\\u9fff]{2}"
+_FEAST = "奥运|冬奥|世界杯|欧洲杯|亚运|世博|春晚|高考|中考|国考|考研|春节|国庆|双十一|新年|跨年|年度|赛季|财年"
 _END = r"(?![\d])(?!\.\d)"
 RULES: list[Rule] = [
     rule("0", rf"{_YEAR}(?P<mark>[-/.]){_MONTH}(?P=mark){_DAY}(?!\d|(?P=mark)\d)(?:[T ](?=\d\d:\d\d))?", _ymd, "dates"),
@@ -264,8 +276,13 @@ RULES: list[Rule] = [
     rule("0", r"(?P<first>1[1-9]\d\d|20\d\d)\s?[-–—~]\s?(?P<last>1[1-9]\d\d|20\d\d|\d\d)(?![\d-]|\.\d)", _year_range, "dates"),
     rule("0", r"(?P<year>\d{4}|\d{2})(?=\s?年\s?(?:1[0-2]|0?[1-9])\s?月)", _short_year, "dates"),
     rule("0", r"(?P<year>[12]\d{3})(?=\s?年(?!级))", _zh_year, "dates"),
-    rule("0", r"(?P<year>\d{4})(?=\s?年代)", _short_year, "dates"),
-    rule("0", r"(?<=\()(?P<year>(?:19|20)\d\d)(?=\))", _year_in_brackets, "dates"),
+    rule(
+        "0",
+        r"(?:(?<=\()|(?<=从)|(?<=从(?:19|20)\d\d[到至]))(?P<year>(?:19|20)\d\d)(?=\)|[到至](?:19|20)\d\d(?!\d)|[，。,.]|$)|"
+        rf"(?<!\d)(?P<event>(?:19|20)\d\d)(?=(?:{_PLACE})?(?:{_FEAST}))",
+        _zh_bare_year,
+        "dates",
+    ),
     rule("0", r"(?P<number>1[0-2]|0?[1-9])(?=\s?月(?!球|亮))", _zh_month_day, "dates"),
     rule("0", rf"(?P<number>3[01]|[12]\d|0?[1-9])(?=\s?(?:日|号)(?!{'线|楼|院|机|店|门'}))", _zh_month_day, "dates"),
     rule("0", rf"{_DAY}(?:st|nd|rd|th)?\s(?:of\s)?(?P<name>{_MONTH_NAMES})\b\.?(?:,?\s{_YEAR}{_END})?", _day_month, "dates"),

@@ -27,14 +27,13 @@ _CALLED_AFTER = re.compile(
     r"官网|APP|App|短信|营业厅)"
 )
 CODE_BEFORE = re.compile(
-    r"(?:订单|会议|客户|会员|工单|直播间|设备|商户|账户|运单|快递单?|单号|卡号|编号|账号|帐号|户号|学号|工号|证号|身份证|取件码|提货码|取餐码|取餐号|邀请码|优惠码|兑换码|"
-    r"校验码|动态码|激活码|识别码|序列号|条形码|条码|代码|股票|证券|基金|端口|群号?|QQ群|房号|车牌|邮编|尾号|批号|批次|案号|"
-    r"流水号|保单|发票|合同|档案|产品|货号|款号|色号|商品|频道|频率|包间|包厢|桌号|错误码?|状态码?|返回码?|报错|单元|门牌|宿舍|"
-    r"教室|病房|床号|考号|准考证|考场|座位|楼|栋|座|幢)(?:号码|号|ID|id|[为是:#(（]|\s){0,3}$"
+    r"(?:(?<![期几\d])号|(?<![尺起数筹号])码|订单|会议|客户|会员|工单|直播间|设备|商户|账户|运单|快递单?|身份证|股票|证券|基金|端口|群|"
+    r"车牌|邮编|批次|[车班]次|保单|发票|合同|档案|产品|商品|频道|频率|包间|包厢|错误|状态|返回|报错|单元|门牌|宿舍|"
+    r"教室|病房|准考证|考场|座位|楼|栋|座|幢)(?:号码|号|ID|id|[为是:#(（]|\s){0,3}$"
 )
 _CODE_AFTER = re.compile(
     r"\s?(?:教室|包间|包厢|宿舍|会议室|寝室|房|病房|病室|办公室|实验室|机房|路公交|路车|路(?!人|程|费|灯)|次(?:列车|航班|动车|高铁|特快)|"
-    r"国道|省道|县道|高速|错误|报错|状态码|端口|航班|频道|医院|厂|所(?!有)|厅|病区)"
+    r"国道|省道|县道|高速|错误|报错|状态码|端口|航班|频道|处理器|芯片|显卡|手机|医院|厂|所(?!有)|厅|病区)"
 )
 _MODEL_BEFORE = re.compile(
     r"(?:波音|空客|骁龙|天玑|麒麟|标致|马自达|奔驰|宝马|奥迪|保时捷|法拉利|雪铁龙|尼康|佳能|索尼|诺基亚|联想|酷睿|锐龙|至强|英特尔|"
@@ -82,8 +81,6 @@ def _service(match: Match, language: Language) -> Outcome:
 
 
 def _code(match: Match, language: Language) -> Outcome:
-    if language != "zh":
-        return None
     groups = match[0].split(" ")
     if CODE_BEFORE.search(before(match, 10)) and not _MEASURE.match(match.string, match.end()):
         return "，".join(spell(group, "zh") for group in groups)
@@ -188,11 +185,6 @@ def _class(match: Match, language: Language) -> Outcome:
     return integer(match["digits"], "zh")
 
 
-def _numbered(match: Match, language: Language) -> Outcome:
-    """6#楼, 95#汽油."""
-    return "号" if language == "zh" else None
-
-
 def _standard(match: Match, language: Language) -> Outcome:
     """GB/T 19001-2016."""
     return "杠".join(spell(part, "zh") for part in match[0].split("-")) if language == "zh" else None
@@ -224,7 +216,7 @@ RULES: list[Rule] = [
     rule("0", r"(?<=\")(?P<digits>1[89]\d\d|20\d\d)(?=\")", _title, "dates"),
     rule("(", r"(?<=[一二三四五六七八九高初级])\((?P<digits>\d{1,2})\)(?=班)", _class, "numbers"),
     rule("0", r"(?:(?<=GB/T )|(?<=GB/T)|(?<=GB )|(?<=ISO )|(?<=IEC ))\d{3,5}(?:-\d{4})?(?!\d)", _standard, "numbers"),
-    rule("#", r"(?<=\d)#(?=\s?[\u4e00-\u9fff，。、,.)]|\s?$)", _numbered, "numbers"),
+    rule("#", r"(?<=\d)#(?=\s?[\u4e00-\u9fff，。、,.)]|\s?$)", (None, "号"), "numbers"),
     rule(
         "a",
         r"(?<=[京沪津渝冀豫云辽黑湘皖鲁新苏浙赣鄂桂甘晋蒙陕吉闽贵粤青藏川宁琼])[A-Z][•\s-]?(?=[A-Z]{0,5}\d)[A-Z0-9]{5,6}(?![A-Za-z0-9])",
@@ -237,7 +229,7 @@ RULES: list[Rule] = [
     ),
     rule("0", r"(?<![\d.,第共有约])(?P<digits>[089]\d)(?=款(?:的|车|[^，。]{0,6}(?:车|型)))", _house, "numbers"),
     rule("0", rf"{_FREE}(?:9\d{{2,4}}|1[0-9]{{2,4}}){_END}(?![-~]\d)", _service, "phone"),
-    rule("0", rf"{_FREE}(?<!\d )(?:\d{{2,6}}(?: \d{{2,6}}){{1,5}}|\d{{3,30}}){_END}(?![-~]\d| \d)", _code, "numbers"),
+    rule("0", rf"{_FREE}(?<!\d )(?:\d{{2,6}}(?: \d{{2,6}}){{1,5}}|\d{{3,30}}){_END}(?![-~]\d| \d)", (None, _code), "numbers"),
     rule("0", rf"{_FREE}\d{{9,15}}{_END}", _long, "numbers"),
     rule("0", rf"(?<![\d.,])(?P<digits>\d{{2,4}}){_END}", _model, "numbers"),
     rule("-", r"(?<=[歼轰运直苏])-(?P<digits>\d{1,3})(?!\d)", _hyphenated_model, "numbers"),
@@ -257,7 +249,7 @@ RULES: list[Rule] = [
         "numbers",
     ),
     rule("0", r"(?<![\d.,])(?P<digits>9[258]|89)(?=\s?[号#]?\s?(?:汽油|油\b|油价|油箱|乙醇))", _house, "numbers"),
-    rule("0", r"(?<![\d.,])(?P<digits>20\d\d)(?=\s?[级届](?!\d))", _house, "numbers"),
+    rule("0", r"(?<![\d.,])(?P<digits>(?:19|20)\d\d)(?=\s?[级届](?![\d台石]))", _house, "numbers"),
     rule(
         "0",
         r"(?<![\d.,])(?P<digits>\d\d)(?=\s?级(?:新生|学生|本科|研究生|硕士|博士|毕业生|学弟|学妹|学长|学姐|校友))",

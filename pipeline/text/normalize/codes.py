@@ -8,7 +8,7 @@ Never: quantities, dates, Chinese codes
 
 import re
 
-from pipeline.text.normalize.latin import join_words, latin_word, letters
+from pipeline.text.normalize.latin import join_words, letters
 from pipeline.text.normalize.numbers import integer, pairs, spell, year
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import COUNTED_AFTER, EDGE, NOT_IN_WORD
@@ -16,7 +16,10 @@ from pipeline.text.normalize.rule import Gap, Match, Outcome, Rule, after, alter
 from pipeline.text.normalize.tables import word_table
 from pipeline.text.normalize.units import UNITS
 
-_LINK = r"(?:\s(?:numbers?|nos?\.?|num\.?|codes?|ids?|IDs?|is|was|are|ending\sin)|\s?[:=#]){0,4}\s?[\"'(]?$"
+_LINK = (
+    r"(?:\s(?:numbers?|nos?\.?|num\.?|codes?|ids?|IDs?|is|was|are|there|here|(?:ending|ends|begins|starts)\s(?:in|with))"
+    r"|\s?[:=#]){0,4}\s?[\"'(]?$"
+)
 CALL_BEFORE = re.compile(
     r"\b(?:(?:call|dial|ring|phone|text)(?:s|ed|ing|led|ling)?(?: \d{3},?(?: or| and| not)?)?|rang|"
     r"hotline|helpline|texts? [A-Z]{2,8} to|emergency number|"
@@ -38,7 +41,8 @@ CODE_BEFORE = re.compile(
 _NAMED = re.compile(
     r"(?:\b(?:Boeing|Airbus|Porsche|Peugeot|Ferrari|Routes?|Highway|Hwy\.?|Interstate|Freeway|Flight|Section|Sec\.|Form|Schedule|"
     r"Rooms?|Rm\.?|Suite|Ste\.?|Apt\.?|Apartment|Unit|Channel|Gate|Bus|Train|Exit|Fahrenheit|Studio|Xbox|Nokia|Pixel|Building|"
-    r"Bldg\.?|Locker|Platform|Track|Radeon|GeForce|Ryzen \d|Psalm|Rule|Resolution|Bill|Agent|Area|Terminal|Biology|Chemistry|"
+    r"Bldg\.?|Intel|Motorola|Volvo|Mazda|Fiat|Canon|Nikon|Cessna|"
+    r"Locker|Platform|Track|Radeon|GeForce|Ryzen \d|Psalm|Rule|Resolution|Bill|Agent|Area|Terminal|Biology|Chemistry|"
     r"Physics|English|History|Math|Economics|Psychology|Sociology|Philosophy|Finance|Marketing|Photography|Cooking|Calculus|"
     r"Error|Status|Port|Code|Pier|Bay|Hall|Lab|Office|Ward|Bed|Cell|Seat|Sector|Car|Lane|Proposition|Prop|Amendment|Regulation|"
     r"Windows|Commodore|Atari|Apple|Model|Type|Class|Series|Core|Pentium|Snapdragon|Photo|Concerto|Opus|Sonnet)|"
@@ -47,8 +51,10 @@ _NAMED = re.compile(
     r"\b[A-Z]{2,5})\s$",
     re.ASCII,
 )
+_RIDDEN = re.compile(r"\b(?:bus|tram|train|flight|route|gate|room|line)\s$", re.IGNORECASE)  # bus 402 goes, room 305 smells
 _NAMED_AFTER = re.compile(
-    r"\s(?:freeway|forms?|errors?|status|corridor|tax forms?|response|interstate|expressway|turnpike)\b", re.ASCII
+    r"\s(?:freeway|forms?|errors?|status|corridor|tax forms?|response|interstate|expressway|turnpike|tram|bus|trolley)\b",
+    re.ASCII,
 )
 _BIBLE = (
     "Genesis|Exodus|Leviticus|Numbers|Deuteronomy|Joshua|Judges|Ruth|Samuel|Kings|Chronicles|Ezra|Nehemiah|Esther|Job|Psalms?|"
@@ -79,8 +85,6 @@ def _spelled(digits: str) -> str:
 
 def _called(match: Match, language: Language) -> Outcome:
     """911, 112: digit by digit behind a verb of calling or before a caller."""
-    if language != "en":
-        return None
     digits = match["digits"]
     if CALL_BEFORE.search(before(match, 28)):
         return None if len(digits) == 3 and digits.endswith("00") else _spelled(digits)
@@ -106,16 +110,12 @@ def _card(match: Match, language: Language) -> Outcome:
 
 def _named(match: Match, language: Language) -> Outcome:
     """Boeing 747, Room 1408, Section 230, the 405 freeway."""
-    if language != "en" or COUNTED_AFTER.match(match.string, match.end()):
+    if language != "en" or (COUNTED_AFTER.match(match.string, match.end()) and not _RIDDEN.search(before(match, 24))):
         return None
     is_type = match["digits"] in _AIRLINERS and not _UNIT_AFTER.match(match.string, match.end())
     is_airliner = is_type and re.search(r"\b(?:the|a)\s$", before(match, 4), re.IGNORECASE)
     is_named = is_airliner or _NAMED.search(before(match, 24)) or _NAMED_AFTER.match(match.string, match.end())
     return pairs(match["digits"]) if is_named else None
-
-
-def _course(match: Match, language: Language) -> Outcome:
-    return "one oh one" if language == "en" else None
 
 
 def _house(match: Match, language: Language) -> Outcome:
@@ -126,8 +126,6 @@ def _house(match: Match, language: Language) -> Outcome:
 
 
 def _zip(match: Match, language: Language) -> Outcome:
-    if language != "en":
-        return None
     return f"{_STATES[match['state']]} {', '.join(map(_spelled, match['zip'].split('-')))}"
 
 
@@ -191,26 +189,9 @@ def _hexadecimal(match: Match, language: Language) -> Outcome:
     return join_words([spell("0", language), "X", *groups])
 
 
-def _lettered(match: Match, language: Language) -> Outcome:
-    """SF1234567890: a long number behind its letters is a code."""
-    return join_words([latin_word(match["letters"]), spell(match["digits"], language)])
-
-
-def _toll_free(match: Match, language: Language) -> Outcome:
-    return f"one eight hundred {latin_word(match['word'])}" if language == "en" else None
-
-
-def _number(match: Match, language: Language) -> Outcome:
-    return "number" if language == "en" else "号"
-
-
 def _order(match: Match, language: Language) -> Outcome:
     """The sign of Order #A10-4432, which is no hashtag."""
     return ("number" if language == "en" else Gap.NONE) if CODE_BEFORE.search(before(match, 36)) else None
-
-
-def _extension(match: Match, language: Language) -> Outcome:
-    return "extension" if language == "en" else "转"
 
 
 def _account(match: Match, language: Language) -> Outcome:
@@ -250,14 +231,11 @@ def _long(match: Match, language: Language) -> Outcome:
 _GROUPS = r"\d{3}(?:[- ]\d{3,4}){2,3}|\d{2,5}[- ]\d{4,8}|\d{3}[- ]\d{3}"
 _EDGE = r"(?![\dA-Za-z])(?!\s?[%°]|[,.:/-]\d)"
 RULES: list[Rule] = [
-    rule("a", r"(?:No|no|Nr)\.(?=\s?\d{2,5}[ -]\d{3,})", _number, "numbers"),
+    rule("a", r"(?:No|no|Nr)\.(?=\s?\d{2,5}[ -]\d{3,})", ("number", "号"), "numbers"),
     rule("#", r"#(?=[A-Z]{1,4}-?\d)", _order, "numbers"),
-    rule("a", r"(?<=\d{4} )x(?=\d{2,5}(?!\d))", _extension, "phone"),
+    rule("a", r"(?<=\d{4} )x(?=\d{2,5}(?!\d))", ("extension", "转"), "phone"),
     rule(
-        "a",
-        rf"{NOT_IN_WORD}[A-Z]{{2}}\d\d(?: ?[A-Z0-9]{{4}}){{3,7}}(?: ?[A-Z0-9]{{1,3}})?(?![A-Za-z0-9])",
-        _account,
-        "numbers",
+        "a", rf"{NOT_IN_WORD}[A-Z]{{2}}\d\d(?: ?[A-Z0-9]{{4}}){{3,7}}(?: ?[A-Z0-9]{{1,3}})?(?![A-Za-z0-9])", _account, "numbers"
     ),
     rule("0a", rf"{NOT_IN_WORD}(?:[0-9A-Fa-f]{{2}}:){{5}}[0-9A-Fa-f]{{2}}(?!:?[A-Za-z0-9])", _hardware, "numbers"),
     rule(
@@ -280,7 +258,6 @@ RULES: list[Rule] = [
         _card,
         "numbers",
     ),
-    rule("1", r"1-8(?:00|88|77|66)-(?P<word>[A-Z]{4,10})(?![A-Za-z])", _toll_free, "phone"),
     rule(
         "a",
         rf"{NOT_IN_WORD}(?P<name>[A-Z]{{2,6}})-(?P<year>(?:19|20)\d\d)-(?P<digits>\d{{3,7}})(?![\dA-Za-z])",
@@ -293,16 +270,10 @@ RULES: list[Rule] = [
         _mixed,
         "numbers",
     ),
-    rule("a", rf"{NOT_IN_WORD}(?P<letters>[A-Z]{{1,4}})-?(?P<digits>\d{{6,20}})(?![\dA-Za-z]|[-.]\d)", _lettered, "numbers"),
-    rule("0", rf"(?<!\d)(?<!\d[.,-])(?P<digits>\d{{3,6}}){_EDGE}", _called, "numbers"),
-    rule(
-        "0",
-        rf"(?<!\d)(?<!\d[.,-])(?:{_GROUPS}|\d{{4,20}}|0\d{{2}}){_EDGE}",
-        _code,
-        "numbers",
-    ),
+    rule("0", rf"(?<!\d)(?<!\d[.,-])(?P<digits>\d{{3,6}}){_EDGE}", (_called, None), "numbers"),
+    rule("0", rf"(?<!\d)(?<!\d[.,-])(?:{_GROUPS}|\d{{4,20}}|0\d{{2}}){_EDGE}", _code, "numbers"),
     rule("#", rf"#(?P<digits>\d{{4,20}}){_EDGE}", _numbered, "numbers"),
-    rule("0", rf"(?<=[a-z] )101{_EDGE}(?=\s?(?:$|[.,;:!?)]|class|course))", _course, "numbers"),
+    rule("0", rf"(?<=[a-z] )101{_EDGE}(?=\s?(?:$|[.,;:!?)]|class|course))", ("one oh one", None), "numbers"),
     rule("0", rf"(?<![\d$£€])(?<!\d[.,-])(?P<digits>\d{{3,4}}){_EDGE}", _named, "numbers"),
     rule(
         "0",
@@ -311,14 +282,14 @@ RULES: list[Rule] = [
         _house,
         "numbers",
     ),
-    rule("a", rf"(?<=[a-z.], )(?P<state>{alternatives(_STATES)})\.?\s(?P<zip>\d{{5}}(?:-\d{{4}})?){_EDGE}", _zip, "numbers"),
-    rule("a", rf"(?<=[a-z], )(?P<state>{alternatives(_SURE_STATES)})(?![A-Za-z0-9]|\s?\d)", _state),
     rule(
-        "0",
-        r"(?<=\w\s)(?P<chapter>\d{1,3}):(?P<verse>\d{1,3})(?:[-–](?P<last>\d{1,3}))?(?!:?\d)",
-        _verse,
+        "a",
+        rf"(?<=[a-z.], )(?P<state>{alternatives(_STATES)})\.?\s(?P<zip>\d{{5}}(?:-\d{{4}})?){_EDGE}",
+        (_zip, None),
         "numbers",
     ),
+    rule("a", rf"(?<=[a-z], )(?P<state>{alternatives(_SURE_STATES)})(?![A-Za-z0-9]|\s?\d)", _state),
+    rule("0", r"(?<=\w\s)(?P<chapter>\d{1,3}):(?P<verse>\d{1,3})(?:[-–](?P<last>\d{1,3}))?(?!:?\d)", _verse, "numbers"),
     rule("0", r"(?P<digits>\d{3})(?P<clauses>(?:\([a-z0-9]\)){1,3})", _clause, "numbers"),
     rule("0", rf"(?<!\d)(?<!\d[.,-])\d{{8,15}}{_EDGE}", _long, "numbers"),
 ]

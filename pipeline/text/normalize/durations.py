@@ -92,13 +92,10 @@ def _seconds(match: Match, language: Language) -> Outcome:
     return f"{integer(match['seconds'], 'zh')}秒" if language == "zh" else f"{integer(match['seconds'], 'en')} seconds"
 
 
-def _cue(match: Match, language: Language) -> Outcome:
-    """The times of a subtitle."""
-    return Drop("markup", Gap.STOP)
-
-
 RULES: list[Rule] = [
-    rule("0", r"(?:\d{1,2}:)?\d\d:\d\d[.,]\d{3}\s?--?>\s?(?:\d{1,2}:)?\d\d:\d\d[.,]\d{3}", _cue, "markdown"),
+    rule(
+        "0", r"(?:\d{1,2}:)?\d\d:\d\d[.,]\d{3}\s?--?>\s?(?:\d{1,2}:)?\d\d:\d\d[.,]\d{3}", Drop("markup", Gap.STOP), "markdown"
+    ),
     rule(
         "0",
         r"(?P<hours>\d{1,2}):(?P<minutes>[0-5]\d):(?P<seconds>[0-5]\d(?:\.\d{1,3})?)(?!:?\d)(?!\s?[AaPp]\.?[Mm])",

@@ -63,18 +63,6 @@ def _double_star(match: Match, language: Language) -> Outcome:
     return tex_words(f"{match['base']}^{{{match['power']}}}", language) or None
 
 
-def _product(match: Match, language: Language) -> Outcome:
-    return "乘以" if language == "zh" else "times"
-
-
-def _times(match: Match, language: Language) -> Outcome:
-    return "乘" if language == "zh" else "times"
-
-
-def _of(match: Match, language: Language) -> Outcome:
-    return "of" if language == "en" else Gap.SPACE
-
-
 def _of_one(match: Match, language: Language) -> Outcome:
     """The (x) of f(x)."""
     return ("" if language == "zh" else "of ") + tex_words(match["of"], language)
@@ -124,7 +112,6 @@ RULES: list[Rule] = [
         _power,
         "numbers",
     ),
-    rule("*", r"(?<=[A-Za-z])\*{2,6}(?=[A-Za-z]{1,8}(?![*A-Za-z]))", _masked),
     rule("$", r"(?<=[a-z])\${1,4}(?=[A-Za-z\s.,!?]|$)", _masked),
     rule(
         "0a",
@@ -133,14 +120,14 @@ RULES: list[Rule] = [
         "numbers",
     ),
     rule("a", rf"(?P<unit>{alternatives([*UNITS, *CLOSE_UNITS])}){EDGE}", _unit, "units"),
-    rule("a×*", rf"(?:(?<=\d)|(?<=\d\s))[x×*](?=\s?{_TEN})", _product, "numbers"),
+    rule("a×*", rf"(?:(?<=\d)|(?<=\d\s))[x×*](?=\s?{_TEN})", ("times", "乘以"), "numbers"),
     rule(
         "*",
         r"(?:(?<=(?<![A-Za-z*])[A-Za-z0-9)])|(?<=[A-Za-z0-9)]\s))\*(?=\s?[A-Za-z0-9(](?![A-Za-z*]))(?!\*)",
-        _times,
+        ("times", "乘"),
         "numbers",
     ),
-    rule("a", r"(?<=\d\s)x(?=\s\d[\d.]{0,12}\s?=)", _times, "numbers"),
+    rule("a", r"(?<=\d\s)x(?=\s\d[\d.]{0,12}\s?=)", ("times", "乘"), "numbers"),
     rule("(", r"(?<=(?<![A-Za-z.])[fghpFGHPO])\((?P<of>[A-Za-z0-9])\)", _of_one, "numbers"),
-    rule("(", r"(?<=(?<![A-Za-z.])[fghpquvyFGHOPTVELNW])\((?=[A-Za-z0-9][^()\n]{0,40}\))", _of, "numbers"),
+    rule("(", r"(?<=(?<![A-Za-z.])[fghpquvyFGHOPTVELNW])\((?=[A-Za-z0-9][^()\n]{0,40}\))", ("of", Gap.SPACE), "numbers"),
 ]

@@ -116,7 +116,6 @@ RULES: list[Rule] = [
     rule("$", r"[$€£](?P<number>\d{1,3})s(?![A-Za-z0-9])", _notes, "numbers"),
     rule("0", r"(?P<whole>\d{1,3}(?:,\d{3}){1,3}|\d{1,9})\.(?P<places>0|\d0)(?=\s?元(?!/))", _yuan, "numbers"),
     rule("$a", rf"(?P<sign>€|EUR)\s?(?P<number>{_EUROPEAN})(?![\d.,]\d)", _european, "numbers"),
-    rule("0", rf"(?<![\d.,])(?P<number>{_EUROPEAN})\s?(?P<sign>€|EUR)(?![A-Za-z0-9])", _european, "numbers"),
     rule(
         "$a-",
         rf"{MINUS}(?P<sign>{_PREFIXED})\s?(?:(?P<low>{NUMBER})\s?[-–~]\s?(?P=sign)?)?(?P<number>{NUMBER})"

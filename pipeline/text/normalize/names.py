@@ -12,7 +12,7 @@ from pipeline.text.normalize.models import model_number
 from pipeline.text.normalize.numbers import integer, pairs, plural_of, spell
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import NOT_IN_WORD, SENTENCE_END
-from pipeline.text.normalize.rule import Gap, Match, Outcome, Rule, alternatives, before, rule
+from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
 from pipeline.text.normalize.units import GREEK
 from pipeline.text.normalize.words import ABBREVIATIONS, CONTRACTIONS, PARTICIPLES, SUBJECTS, WORD_ACRONYMS
 
@@ -139,10 +139,6 @@ def _sharp(match: Match, language: Language) -> Outcome:
     return f"{match[1]} sharp"
 
 
-def _plus_plus(match: Match, language: Language) -> Outcome:
-    return join_words([match[1], *([{"zh": "加", "en": "plus"}[language]] * 2)])
-
-
 def _word(match: Match, language: Language) -> Outcome:
     word = match[0]
     if word in ("WHO", "IT") and _is_spelled(match) and not _is_shouting(match):
@@ -153,10 +149,6 @@ def _word(match: Match, language: Language) -> Outcome:
 def _greek(match: Match, language: Language) -> Outcome:
     sign = match[0].lower()
     return GREEK[sign][language == "zh"]
-
-
-def _hyphen(match: Match, language: Language) -> Outcome:
-    return Gap.SPACE
 
 
 _ABBREVIATED = alternatives(list(ABBREVIATIONS))
@@ -183,9 +175,7 @@ NAMES: list[Rule] = [  # behind them
     rule("a", rf"{NOT_IN_WORD}(?P<a>[A-Z]{{1,4}})\s?&\s?(?P<b>[A-Z]{{1,4}})(?![A-Za-z0-9])", _and_between),
     rule("a", rf"{NOT_IN_WORD}([A-F])-(?=[\s.,;:!?)]|$)(?!\s(?:and|or|to)\s)", _grade),
     rule("a", rf"{NOT_IN_WORD}([CF])#(?![A-Za-z0-9#])", _sharp),
-    rule("a", rf"{NOT_IN_WORD}([A-Za-z])\+\+(?![+])", _plus_plus),
     rule("a", r"[A-Za-z]{1,32}(?:'[A-Za-z]{1,10}){1,3}(?!'?[A-Za-z])", _contraction),
     rule("a", r"[A-Za-z]+", _word),
     rule("g", r"[α-ωΑ-Ω](?![α-ωΑ-Ω])(?<![α-ωΑ-Ω].)", _greek),
-    rule("-", r"(?<=[A-Za-z0-9])-(?=[A-Za-z])", _hyphen),
 ]

@@ -46,10 +46,6 @@ def _term(match: Match, language: Language) -> Outcome:
     return join_words([number(match["factor"], language), tex_words(f"{match['base']}^{{{power}}}", language)])
 
 
-def _factorial(match: Match, language: Language) -> Outcome:
-    return "factorial" if language == "en" else "的阶乘"
-
-
 def _prime(match: Match, language: Language) -> Outcome:
     if language == "zh":
         return f"{match['name']}撇{match['of'].upper()}"
@@ -85,10 +81,6 @@ def _roman_part(match: Match, language: Language) -> Outcome:
     return f"{_PARTS[match['part']]} {english(value)}" if value and language == "en" else None
 
 
-def _drive(match: Match, language: Language) -> Outcome:
-    return "colon" if language == "en" else "冒号"
-
-
 def _backslash(match: Match, language: Language) -> Outcome:
     """The signs of C:\\Users\\Ann."""
     return ("backslash" if language == "en" else "反斜杠") if _DRIVE.search(before(match, 120)) else None
@@ -109,7 +101,7 @@ RULES: list[Rule] = [
         "numbers",
     ),
     rule("0", r"(?<![\d/.])(?P<above>\d{1,2}\.\d)/(?P<below>5|10|20|100)(?![\d/]|\.\d)", _mark, "numbers"),
-    rule("!", r"(?<=\d)!(?=\s?[=×÷+*/]\s?\d)", _factorial, "numbers"),
+    rule("!", r"(?<=\d)!(?=\s?[=×÷+*/]\s?\d)", ("factorial", "的阶乘"), "numbers"),
     rule("a", rf"{NOT_IN_WORD}(?P<name>[fghF])'\((?P<of>[a-z0-9])\)", _prime, "numbers"),
     rule("<>", r"(?<=(?<![A-Za-z0-9</])[a-zA-Z])[<>](?=(?:[a-zA-Z]|\d{1,6})(?![A-Za-z0-9>]))", _compared, "numbers"),
     rule("a", rf"{NOT_IN_WORD}(?=[MDCLXVI]{{5}})M{{1,3}}[CDXLVI]{{2,12}}(?![A-Za-z0-9])", _roman_year, "numbers"),
@@ -120,6 +112,6 @@ RULES: list[Rule] = [
         _roman_part,
         "numbers",
     ),
-    rule(":", r"(?<=(?<![A-Za-z0-9])[A-Z]):(?=\\[A-Za-z0-9_.\u4e00-\u9fff])", _drive, "urls"),
+    rule(":", r"(?<=(?<![A-Za-z0-9])[A-Z]):(?=\\[A-Za-z0-9_.\u4e00-\u9fff])", ("colon", "冒号"), "urls"),
     rule("\\", r"\\(?=[A-Za-z0-9_.\u4e00-\u9fff])", _backslash, "urls"),
 ]

@@ -201,16 +201,8 @@ def _roman_monarch(match: Match, language: Language) -> Outcome:
     )
 
 
-def _about(match: Match, language: Language) -> Outcome:
-    return "约" if language == "zh" else "about"
-
-
 def _to(match: Match, language: Language) -> Outcome:
     return "到" if language == "zh" else "to"
-
-
-def _more(match: Match, language: Language) -> Outcome:
-    return "多" if language == "zh" else None
 
 
 def _scientific(match: Match, language: Language) -> Outcome:
@@ -219,10 +211,6 @@ def _scientific(match: Match, language: Language) -> Outcome:
     if language == "zh":
         return f"{number(match['number'], 'zh')}乘以十的{'负' if minus else ''}{integer(exponent, 'zh')}次方"
     return f"{number(match['number'], 'en')} times ten to the power of {'minus ' if minus else ''}{integer(exponent, 'en')}"
-
-
-def _negative(match: Match, language: Language) -> Outcome:
-    return {"zh": "负", "en": "minus"}[language]
 
 
 def _minus(match: Match, language: Language) -> Outcome:
@@ -240,19 +228,11 @@ def _algebra(match: Match, language: Language) -> Outcome:
     return _minus(match, language) if term and re.search(signs, around) else None
 
 
-def _times(match: Match, language: Language) -> Outcome:
-    return {"zh": "乘", "en": "times"}[language]
-
-
 def _less(match: Match, language: Language) -> Outcome:
     signs = {"<": ("is less than", "小于"), ">": ("is greater than", "大于")}
     signs |= {"<=": ("is at most", "小于等于"), ">=": ("is at least", "大于等于"), "!=": ("is not equal to", "不等于")}
     signs |= {"==": ("equals", "等于"), "->": ("to", "到"), "=>": ("to", "到")}
     return signs[match["sign"]][language == "zh"]
-
-
-def _always(match: Match, language: Language) -> Outcome:
-    return "twenty four seven" if language == "en" else "二十四小时全天候"
 
 
 def _plain(match: Match, language: Language) -> Outcome:
@@ -330,7 +310,7 @@ FIRST: list[Rule] = [  # before ranges
 RULES: list[Rule] = [
     rule("-–", r"[-–](?=[IVXL]{1,7}(?![A-Za-z0-9]))", _roman_to, "numbers"),
     rule("0", rf"(?P<low>(?<![\d.,-]){NUMBER}){TO}(?P<high>{NUMBER})\s?(?P<scale>bn|tn|[kKM]){EDGE}", _scaled_range, "numbers"),
-    rule("0", r"24/7(?![\d/])", _always, "numbers"),
+    rule("0", r"24/7(?![\d/])", ("twenty four seven", "二十四小时全天候"), "numbers"),
     rule(
         "0",
         r"(?:(?P<whole>\d{1,9})\s)?(?P<above>\d{1,6})/(?P<below>\d{1,6})(?:(?<=3)rds?|ths?|nds?)?(?![\d/]|\.\d)",
@@ -375,18 +355,17 @@ RULES: list[Rule] = [
     rule(
         "a", rf"(?P<name>{alternatives(REGNAL)})\s(?P<roman>[IVX]{{1,6}})(?P<own>'s)?(?!'?[A-Za-z])", _roman_monarch, "numbers"
     ),
-    rule("+", r"(?<=\d)\+(?=[\u4e00-\u9fff])", _more, "numbers"),
+    rule("+", r"(?<=\d)\+(?=[\u4e00-\u9fff])", (None, "多"), "numbers"),
     rule("0", r"(?P<number>\d{1,20}(?:\.\d{1,20})?)[eE](?P<exponent>[+-]?\d{1,3})(?![\dA-Za-z]|\.\d)", _scientific, "numbers"),
-    rule("~", r"~\s?(?=[$€£¥]?\d)", _about, "numbers"),
-    rule("-", r"(?<=[²³⁰¹⁴⁵⁶⁷⁸⁹])-(?=\d{0,4}[A-Za-z(]|\d)", _minus, "numbers"),
-    rule("-", r"-(?=[$€£¥]?(?:\d|\.\d))(?<![\wα-ωΑ-Ω)\]%.]-)", _negative, "numbers"),
+    rule("~", r"~\s?(?=[$€£¥]?\d)", ("about", "约"), "numbers"),
+    rule("-", r"-(?=[$€£¥]?(?:\d|\.\d))(?<![\wα-ωΑ-Ω)\]%.]-)", ("minus", "负"), "numbers"),
     rule(
         "-",
         r"(?:(?:(?<=[\d)]\s)|(?<=(?<![A-Za-z])[xyzabn]\s))-(?=\s(?:[\d(]|[xyzabn](?![A-Za-z])))|(?<=\d)-(?=\d{1,9}\s?=))",
         _minus,
         "numbers",
     ),
-    rule("*", r"(?:(?<=\d)|(?<=\d\s)|(?<=\d[A-Za-z])|(?<=\d[A-Za-z]{2}))\*(?=\s?\d)", _times, "numbers"),
+    rule("*", r"(?:(?<=\d)|(?<=\d\s)|(?<=\d[A-Za-z])|(?<=\d[A-Za-z]{2}))\*(?=\s?\d)", ("times", "乘"), "numbers"),
     rule(
         "<>=!-",
         r"(?P<sign><=|>=|!=|==|->|=>|(?<=[\d\w)]\s)[<>](?=\s[\d\w(.-])|(?<=\d)[<>](?=\d)|[<>](?=\s?[.-]?\d))",

@@ -114,10 +114,6 @@ def _full_name(written: str) -> str:
     return MONTHS[MONTH_NUMBERS[short.lower()] - 1] if short.lower() in MONTH_NUMBERS else short
 
 
-def _day(match: Match, language: Language) -> Outcome:
-    return _full_name(match["first"]) if language == "en" else None
-
-
 def _month_days(match: Match, language: Language) -> Outcome:
     """Dec 24-26, 2024: December twenty fourth to twenty sixth, twenty twenty four."""
     first, last = int(match["day"]), int(match["last"])
@@ -193,10 +189,6 @@ def _last_decade(match: Match, language: Language) -> Outcome:
     return f"{tens[:-1]}ies" if language == "en" else f"{integer(match['tens'], 'zh')}年代"
 
 
-def _working_days(match: Match, language: Language) -> Outcome:
-    return "Monday to Friday" if language == "en" else "周一到周五"
-
-
 def _letters(match: Match, language: Language) -> Outcome:
     return f"A {_to(language)} {match['last']}" if language == "en" else f"A到{match['last']}"
 
@@ -221,12 +213,7 @@ EARLY: list[Rule] = [  # before short dates
     rule("0", r"(?:(?<=\d\d0s-)|(?<=\d\d0s–))(?P<tens>[2-9]0)s(?![A-Za-z])", _last_decade, "dates"),
 ]
 FIRST: list[Rule] = [  # before dates and telephone numbers
-    rule(
-        "a",
-        rf"{NOT_IN_WORD}(?P<first>{_NAMED})\s?{_DASH}\s?(?P<last>{_NAMED})(?![A-Za-z])",
-        _named,
-        "dates",
-    ),
+    rule("a", rf"{NOT_IN_WORD}(?P<first>{_NAMED})\s?{_DASH}\s?(?P<last>{_NAMED})(?![A-Za-z])", _named, "dates"),
     rule(
         "a",
         rf"{NOT_IN_WORD}(?P<name>{_MONTH_NAME})\s(?P<day>{_DATE}){_ORDINAL}\s?{_DASH}\s?(?P<last>{_DATE}){_ORDINAL}"
@@ -263,13 +250,7 @@ FIRST: list[Rule] = [  # before dates and telephone numbers
         _thousands,
         "numbers",
     ),
-    rule(
-        "a",
-        rf"{NOT_IN_WORD}(?P<first>{alternatives(_SHORT_DAYS)})(?:\.?(?=,?\s?\d|/[A-Z]|\s&\s[A-Z])|(?<=[a-z]/...)|(?<=[a-z.]\s&\s...))(?![A-Za-z])",
-        _day,
-        "dates",
-    ),
-    rule("a", rf"{NOT_IN_WORD}M{_DASH}F(?=[:,]?\s?\d)", _working_days, "dates"),
+    rule("a", rf"{NOT_IN_WORD}M{_DASH}F(?=[:,]?\s?\d)", ("Monday to Friday", "周一到周五"), "dates"),
     rule("a", rf"{NOT_IN_WORD}(?<!-)A{_DASH}(?P<last>[C-Z])(?![A-Za-z0-9-])", _letters, "numbers"),
     rule("-–~—", rf"{_DASH} ?(?=\d{{4}}[-/.]\d{{1,2}}(?:[-/.]\d|(?![\d.]))|{_MONTH_NAME}\s\d)", _whole_dates, "dates"),
     rule("-–~—", rf"{_DASH}(?P<behind> ?)", _between, "numbers"),

@@ -5,9 +5,10 @@ Never: any rule in particular
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 
 from pipeline.text.normalize.options import Language
 
@@ -36,6 +37,8 @@ class Drop:
 Outcome = str | Gap | Drop | None
 """words, a gap, a drop, or None: the rule does not apply here"""
 Match = re.Match[str]
+Read = Callable[[Match, Language], Outcome]
+_Spoken = Read | Mapping[str, str] | tuple[Outcome | Read, Outcome | Read] | Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +48,27 @@ class Rule:
     first: str
     """the classes of character it begins with, one letter per class as scan._class names them"""
     pattern: re.Pattern[str]
-    read: Callable[[Match, Language], Outcome]
+    read: Read
     option: str = ""
     """the field of NormalizeOptions that switches it off"""
 
 
-def rule(first: str, pattern: str, read: Callable[[Match, Language], Outcome], option: str = "") -> Rule:
+def rule(first: str, pattern: str, read: _Spoken, option: str = "") -> Rule:
+    """Returns a rule.
+
+    Args:
+        read: a reading, an outcome, or one of them in English and one in Chinese; or a table for the group `word`.
+    """
     # ASCII: Chinese characters are not \w, so a number beside one is at the edge of a word.
-    return Rule(first, re.compile(pattern, re.ASCII), read, option)
+    return Rule(first, re.compile(pattern, re.ASCII), read if callable(read) else partial(_constant, read), option)
+
+
+def _constant(spoken: _Spoken, match: Match, language: Language) -> Outcome:
+    if isinstance(spoken, tuple):
+        spoken = spoken[language == "zh"]
+    if callable(spoken):
+        return spoken(match, language)
+    return spoken[match["word"]] if isinstance(spoken, Mapping) else spoken
 
 
 def alternatives(words: object) -> str:

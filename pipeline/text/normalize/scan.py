@@ -35,7 +35,6 @@ from pipeline.text.normalize import (
     rates,
     short_dates,
     telephones,
-    terminal,
 )
 from pipeline.text.normalize.chinese import chinese_words, dialect_sentences, homophones
 from pipeline.text.normalize.languages import language_at
@@ -50,7 +49,7 @@ _ORDER = (
     *(
         *addresses.ADDRESSES,
         *telephones.RULES,
-        *terminal.RULES,
+        *marks.SCREEN,
         *math.RULES,
         *chat.RULES,
         *notation.RULES,

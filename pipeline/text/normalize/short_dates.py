@@ -60,10 +60,6 @@ def _counts(match: Match, language: Language) -> Outcome:
     return comma.join(integer(count, language) for count in match[0].split("/"))
 
 
-def _nine_eleven(match: Match, language: Language) -> Outcome:
-    return "nine eleven" if language == "en" else "九一一"
-
-
 def _short_year(match: Match, language: Language) -> Outcome:
     first, second, third = (int(match[name]) for name in ("first", "second", "third"))
     if language == "zh":
@@ -96,7 +92,7 @@ RULES: list[Rule] = [
         _counts,
         "numbers",
     ),
-    rule("0", r"(?<!\d)(?<!\d[/.])9/11(?!\d|/\d)", _nine_eleven, "dates"),
+    rule("0", r"(?<!\d)(?<!\d[/.])9/11(?!\d|/\d)", ("nine eleven", "九一一"), "dates"),
     rule("0", r"(?<!\d)(?<!\d[/.])(?P<first>\d{1,2})/(?P<second>\d{1,2})/(?P<third>\d{1,2})(?!/?\d)", _short_year, "dates"),
     rule(
         "0",

@@ -84,5 +84,5 @@ RULES: list[Rule] = [  # before dates and quantities, which look similar
     rule("0", r"(?<![\d.-])\d{3}-\d{4}(?![\d-])", _telephone_en, "phone"),
 ]
 GROUPS: list[Rule] = [  # after dates
-    rule("0", r"(?<![\d.-])\d{1,7}(?:-\d{1,7}){2,6}(?![\d-])", _telephone, "phone"),
+    rule("0", r"(?<![\d.-])\d{1,7}(?:-\d{1,7}){2,6}(?![\d-])", _telephone, "phone")
 ]

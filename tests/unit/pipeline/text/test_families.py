@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.text.normalize import NormalizeOptions, normalize
+from pipeline.text.normalize import NormalizeOptions, detect_language, normalize
 from pipeline.text.normalize.abbreviations import TITLES
 from pipeline.text.normalize.chat import _SHORT, _SOUNDS
 from pipeline.text.normalize.numbers import chinese, english, integer, pairs, spell
@@ -181,6 +181,8 @@ def test_a_token_beside_any_sign_is_the_same_token(row, before, after):
         return  # a mark of inches closes a quotation that stands open
     if before and MARKDOWN.match(source):
         return  # a mark at the beginning of a line
+    if language == "auto" and detect_language(source, "zh") != detect_language(source, "en"):
+        return  # a text without a language is read in that of the marks beside it
     assert heard(before + source + after, language) == canonical(spoken)
 
 

@@ -55,6 +55,15 @@ def test_every_row_is_read_as_a_native_speaker_would(rows):
     assert [row for row, (_, _, spoken) in zip(read, rows, strict=True) if row[2] != spoken] == []
 
 
+@pytest.mark.xfail(strict=True, reason="a bare number is a count; docs/decisions/0048-rules-for-integers.md")
+@pytest.mark.parametrize(("text", "spoken"), [
+    ("Tune to 1010 on your dial.", "Tune to ten ten on your dial."), ("1997，香港回归。", "一九九七，香港回归。"),
+    ("我是1995的，属猪。", "我是一九九五的，属猪。"), ("2012那部灾难片很有名。", "二零一二那部灾难片很有名。"),
+])  # fmt: skip
+def test_integers_that_are_still_read_as_counts(text, spoken):
+    assert normalized(text) == spoken
+
+
 @pytest.mark.parametrize("form", ["s2t", "s2hk", "s2tw"])
 def test_traditional_characters_are_read_as_their_simplified_twins(form):
     convert, back = opencc.OpenCC(form).convert, opencc.OpenCC("t2s").convert
