@@ -36,6 +36,7 @@ from serve.access.entrance import Entrance
 from serve.access.proxies import Proxies
 from serve.access.quotas import LocalQuotas, Quotas
 from serve.access.refusals import invalid_key, rate_headers, unauthorised
+from serve.access.single_use_tokens import SingleUseTokens, invalid_token
 from serve.config.hosts import is_local_host, is_loopback
 from serve.config.key_settings import Openness
 from serve.errors import ApiError, ErrorSpec, to_api_error
@@ -62,6 +63,7 @@ class Authenticator:
         is_local_peer: Callable[[str], bool] | None = None,
         origins: CrossOriginPolicy | None = None,
         proxies: Proxies | None = None,
+        single_use: SingleUseTokens | None = None,
     ) -> None:
         """
         Args:
@@ -73,6 +75,7 @@ class Authenticator:
             is_local_peer: whether the address of a peer is one of this machine.
             origins: which hosts and web pages count as of this machine; None: only its own.
             proxies: whose word about their clients is believed; None: nobody's.
+            single_use: tokens that stand for a key once; None: there are none.
         """
         self._ring = ring
         self._quotas: Quotas = quotas or LocalQuotas()
@@ -82,6 +85,7 @@ class Authenticator:
         self._is_local_peer = is_local_peer or is_loopback
         self.origins = origins or CrossOriginPolicy()
         self.proxies = proxies or Proxies()
+        self.single_use = single_use
         self._mean_stream_s = Ewma(EWMA_WEIGHT, FIRST_DURATION_S)
 
     @property
@@ -107,6 +111,24 @@ class Authenticator:
             check_scope(key, scopes)
         elif not scopes & self._anonymous_scopes:
             raise self._lacks(f"this needs a key with the scope {' or '.join(sorted(scopes))}")
+        return key
+
+    async def key_of_token(self, token: str, scopes: frozenset[Scope]) -> Key:
+        """Returns the key that a single-use token stands for, and uses the token up.
+
+        Raises:
+            ApiError: 401, 403; 503 as long as the secret or the keys have not been read.
+        """
+        if self.single_use is None or self._ring is None:
+            raise invalid_token()
+        try:
+            key = self._ring.named(self.single_use.key_id(token))
+        except StoreUnavailable as error:
+            raise to_api_error(error) from None
+        if key is None:
+            raise invalid_key()
+        check_scope(key, scopes)
+        await self.single_use.use(token)
         return key
 
     def check_storing(self) -> None:

@@ -99,10 +99,13 @@ class Idempotency:
         await self._claimed(_name(tenant, key, "repeated"), _body(tenant, key, raw))
         return await self.is_charged(tenant, key, raw)
 
+    async def claim_use(self, tenant: str, token: str) -> bool:
+        """Claims the one use of a token. Returns False if it was claimed before."""
+        return await self._is_first(_name(tenant, token, "used"))
+
     async def claim_continuation(self, tenant: str, token: str) -> bool:
         """Claims the one continuation that a resume token is worth. Returns False if it was claimed before."""
-        claim = secrets.token_bytes(DIGEST_BYTES)
-        return all(entry == claim for entry in await self._claimed(_name(tenant, token, "continued"), claim))
+        return await self._is_first(_name(tenant, token, "continued"))
 
     async def release_continuation(self, tenant: str, token: str) -> None:
         """Gives a continuation back that was not spoken."""
@@ -126,6 +129,10 @@ class Idempotency:
         if not entries or AMBIGUOUS in entries:
             return None
         return entries.pop().partition(b" ")[2].decode()
+
+    async def _is_first(self, name: str) -> bool:
+        claim = secrets.token_bytes(DIGEST_BYTES)
+        return all(entry == claim for entry in await self._claimed(name, claim))
 
     async def _is_overtaken(self, name: str, body: bytes) -> bool:
         """Claims the charge of a body. Returns True if another request has it; this process then keeps no claim of its own."""

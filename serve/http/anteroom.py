@@ -25,6 +25,7 @@ MOST_BYTES = 4096
 MOST_S = 5.0
 MOST_OF_AN_ADDRESS = 16
 MOST_SOCKETS = 256
+TOKEN_FIELD = "single_use_token"
 KEY_FIELDS = ("xi_api_key", "xi-api-key", "authorization")
 
 
@@ -100,11 +101,11 @@ class WaitingSocket:
         """Whether clients of its protocol say their key in the first message."""
         return self.scope["type"] == "websocket" and self._protocol.has_key_message(path_in(self.scope))
 
-    def key_in_address(self) -> str | None:
-        """Returns the key that the query of the address says, which its route does not see; None: it says none."""
+    def in_address(self, *fields: str) -> str | None:
+        """Returns the secret that the query of the address says, which its route does not see; None: it says none."""
         query = parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        self.scope["query_string"] = urlencode([pair for pair in query if pair[0] not in KEY_FIELDS]).encode()
-        return next((value.removeprefix("Bearer ").strip() for name, value in query if name in KEY_FIELDS and value), None)
+        self.scope["query_string"] = urlencode([pair for pair in query if pair[0] not in fields]).encode()
+        return next((value.removeprefix("Bearer ").strip() for name, value in query if name in fields and value), None)
 
     async def key(self) -> str:
         """Accepts the socket and returns the key that its first message says.

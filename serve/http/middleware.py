@@ -20,7 +20,7 @@ from serve.access.authentication import SCHEMES, Authenticator
 from serve.access.caller import ANONYMOUS_CALLER, Caller
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.errors import ApiError
-from serve.http.anteroom import Anteroom, SocketLeft, WaitingSocket
+from serve.http.anteroom import KEY_FIELDS, TOKEN_FIELD, Anteroom, SocketLeft, WaitingSocket
 from serve.http.error_reply import NOT_STORED, error_reply
 from serve.http.protocol import Protocols
 from serve.http.route_access import RouteAccessTable
@@ -162,7 +162,10 @@ class AuthMiddleware:
         except ApiError as refusal:
             if refusal.spec.code != "missing_api_key" or not (speaks and waiting.may_say_its_key):
                 raise
-        if (secret := waiting.key_in_address()) is None:
+        token = waiting.in_address(TOKEN_FIELD)
+        if token is not None and scopes is not None:
+            return await authenticator.key_of_token(token, scopes)
+        if (secret := waiting.in_address(*KEY_FIELDS)) is None:
             async with self._anteroom.place(authenticator.proxies.client_of(headers, peer)):
                 secret = await waiting.key()
         headers = Headers(raw=[*scope["headers"], (b"xi-api-key", secret.encode("latin-1", "replace"))])

@@ -34,6 +34,7 @@ from serve.access.cross_origin import CrossOriginPolicy
 from serve.access.proxies import Proxies
 from serve.access.redis_quotas import RedisQuotas
 from serve.access.resume_tokens import ResumeTokens
+from serve.access.single_use_tokens import SingleUseTokens
 from serve.config.app_config import AppConfig
 from serve.config.folders import jobs_folder
 from serve.http.body_reader import BodyReader
@@ -240,6 +241,7 @@ def build_authenticator(
     context: ReplicaContext, config: AppConfig, records: IngressRecords, listens: str | None
 ) -> Authenticator:
     """Returns the check of keys and quotas, which knows this machine's own address."""
+    signer = ResumeTokens(records.secret, config.limits.resume_s)
     return Authenticator(
         records.keys,
         records.quotas,
@@ -248,6 +250,7 @@ def build_authenticator(
         has_open_lists=config.keys.open_lists,
         is_local_peer=local_peer_check(listens=listens, behind_proxy=context.is_behind_proxy, own=context.addresses),
         origins=CrossOriginPolicy(config.http.allowed_hosts, config.http.allowed_origins),
+        single_use=SingleUseTokens(signer, records.idempotency),
         proxies=Proxies(config.http.trusted_proxies, haproxies=context.addresses if context.is_behind_proxy else ()),
     )
 

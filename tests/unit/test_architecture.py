@@ -317,6 +317,7 @@ def test_only_the_named_files_do_the_named_things():
         "serve/access/claims.py",
         "serve/access/quotas.py",
         "serve/access/resume_tokens.py",
+        "serve/access/single_use_tokens.py",
         "serve/jobs/records.py",
         "serve/observability/tracing.py",
     }

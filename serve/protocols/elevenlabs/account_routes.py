@@ -1,4 +1,4 @@
-"""ElevenLabs account: the key and its quota, as ElevenLabs' clients read users and subscriptions.
+"""ElevenLabs account: the key, its quota and its single-use tokens, as ElevenLabs' clients read them.
 
 In:    HTTP
 Out:   JSON
@@ -9,15 +9,19 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from pipeline.errors import StoreUnavailable
+from serve.access.api_keys import Scope
 from serve.access.quotas import day_ends_at
+from serve.errors import bad_request
 from serve.http.dependencies import RequestServices
 from serve.http.middleware import caller_of
-from serve.http.route_access import any_key
+from serve.http.route_access import any_key, requires
 from serve.http.services import Services
 from serve.protocols.elevenlabs.routes import REFUSED
 
 router = APIRouter()
 
+TOKEN_KIND = "tts_websocket"
 NO_LIMIT = (1 << 31) - 1
 """characters of a key whose characters are not limited"""
 
@@ -43,6 +47,17 @@ async def user(request: Request, services: RequestServices) -> dict[str, Any]:
 @any_key
 async def subscription(request: Request, services: RequestServices) -> dict[str, Any]:
     return await subscription_of(request, services)
+
+
+@router.post("/v1/single-use-token/{token_type}", responses=REFUSED)
+@requires(Scope.SPEECH)
+async def single_use_token(token_type: str, request: Request, services: RequestServices) -> dict[str, str]:
+    if token_type != TOKEN_KIND:
+        raise bad_request("invalid_type", f"a token is for {TOKEN_KIND}: this service hears nothing", param="token_type")
+    tokens = services.authenticator.single_use
+    if tokens is None:
+        raise StoreUnavailable("this service issues no single-use tokens")
+    return {"token": tokens.issue(caller_of(request).id)}
 
 
 async def subscription_of(request: Request, services: Services) -> dict[str, Any]:

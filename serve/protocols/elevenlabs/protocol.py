@@ -13,10 +13,10 @@ from serve.http.protocol import ErrorForm, Protocol
 KEY_HEADER = "xi-api-key"
 """by which their clients are known where other protocols have the same path"""
 
-SERVED = ("text-to-speech", "text-to-dialogue", "voices", "user")
+SERVED = ("text-to-speech", "text-to-dialogue", "voices", "user", "single-use-token")
 NOT_SERVED = (
     *("history", "pronunciation-dictionaries", "shared-voices", "usage", "studio", "text-to-voice", "speech-to-speech"),
-    *("speech-to-text", "sound-generation", "audio-isolation", "dubbing", "convai", "workspace", "single-use-token"),
+    *("speech-to-text", "sound-generation", "audio-isolation", "dubbing", "convai", "workspace"),
 )
 
 NAMES: dict[str, tuple[int, str]] = {
