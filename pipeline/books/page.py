@@ -195,7 +195,7 @@ class _Reader:
         self._block.ids += [value for key in ("id", "name") if (value := attributes.get(key))]
         if self._silence is not None:
             return
-        if is_hidden(attributes) or sound is Sound.SILENT or (name == "nav" and attributes.get("epub:type", "toc") != "toc"):
+        if is_hidden(attributes) or sound is Sound.SILENT or _is_other(name, element, attributes):
             self._silence = element
         elif sound is Sound.MARK or (_is_short(element) and self._is_mark_here(name, element, attributes)):
             self._silence, self._is_mark = element, True
@@ -286,6 +286,12 @@ def _attributes(element: Element) -> dict[str, str]:
         namespace, _, local = str(name).rpartition("}")
         attributes[f"epub:{local}" if namespace.endswith("/ops") else local.lower()] = str(value)
     return attributes
+
+
+def _is_other(name: str, element: Element, attributes: Mapping[str, str]) -> bool:
+    """True for a list of pages or figures, and for a case of epub:switch, whose default is read."""
+    is_case = name == "case" and (outer := element.getparent()) is not None and name_of(outer) == "switch"
+    return is_case or (name == "nav" and attributes.get("epub:type", "toc") != "toc")
 
 
 def _is_short(element: Element) -> bool:

@@ -27,7 +27,7 @@ from pipeline.text.normalize.words import MONTH_NUMBERS
 _CURRENCY_SIGNS = {sign: names[::3] for sign, names in CURRENCIES.items() if len(sign) == 1}
 _SIGN_NAMES = SIGNS | _CURRENCY_SIGNS | ADDRESS_SIGNS | row_table("sign name")
 _IN_ADDRESSES = {short.upper(): long for short, long in word_table("street").items()} | word_table("side")
-_SHORT = re.compile(r"[A-Z]{1,5}(?=\.?,?$)")
+_SHORT = re.compile(r"[A-Z]{1,5}(?=\.?,?(?: |$))")
 _NUMBER = r"-?\d+(?:,\d{3})*(?:\.\d+)?|-?\.\d+"
 _TIME = re.compile(
     r"(?P<before>[上下中]午|[早晚]上|凌晨)?\s?(?P<hours>\d{1,2})(?:[:.h点时：]\s?(?P<minutes>[0-5]\d)?分?)?"
@@ -234,10 +234,7 @@ def _duration(written: str, form: str, language: Language) -> str | None:
 
 def _address(written: str, form: str, language: Language) -> str | None:
     """Returns the words of an address, its abbreviations in capitals included: 150th CT NE."""
-    words = [
-        re.sub(r"[A-Z]{1,5}(?=\.?,?$)", lambda match: _IN_ADDRESSES.get(match[0], match[0]), word) for word in written.split()
-    ]
-    return _plain(" ".join(words), form, language)
+    return _plain(_SHORT.sub(lambda match: _IN_ADDRESSES.get(match[0], match[0]), written), form, language)
 
 
 def _bleep(written: str, form: str, language: Language) -> str | None:

@@ -5,13 +5,17 @@ Out:   SpeechText
 Never: tokens, voices, the model
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText, PartlyUnspeakable
 from pipeline.text.language_tags import DIALECT
 from pipeline.text.lexicon.matching import find
+from pipeline.text.markup.ssml_elements import MAX_BREAK_MS
+from pipeline.text.markup.ssml_reader import MAX_TURNS
 from pipeline.text.normalize import (
     ANYTHING,
     UNKNOWN,
@@ -47,6 +51,10 @@ BESIDE = 48
 """characters before and behind a passage that the reading of its words may depend on"""
 
 _STOPS = " ,.，。、"
+_PAUSE = re.compile(
+    r"(?:<break\b[^<>]{0,40}\btime\s?=\s?[\"']?|<#|\[\[slnc |\[(?:pause|break|silence|wait)[:= ]\s?)"
+    r"(?P<number>\d{1,5}(?:\.\d{1,3})?)\s?(?P<unit>ms|s)?(?:(?<=s)(?:ec|econds)|[\"']\s?[^<>]{0,40})?(?:/?>|#>|\]{1,2})"
+)
 
 
 def build_speech_text(
@@ -69,10 +77,22 @@ def build_speech_text(
     if not request.keep_control_tags:
         vocabulary = replace(vocabulary, control_tags=frozenset())
     builder = _Builder(request, limits.halved if request.short_segments else limits, vocabulary, languages)
-    passages = request.passages or (Passage(request.text, control_tags=request.control_tags, language=request.language),)
+    passages = request.passages or tuple(_at_pauses(request))
     for index, passage in enumerate(passages):
         builder.add(passage, _beside(passages, index, -1)[-BESIDE:], _beside(passages, index, 1)[:BESIDE])
     return builder.finish()
+
+
+def _at_pauses(request: SynthesisRequest) -> Iterator[Passage]:
+    """Yields a plain text, cut behind marks of pauses with a length: <break time="1s"/>, <#1.5#>, [pause:500ms]."""
+    passage = Passage("", control_tags=request.control_tags, language=request.language)
+    place = silence_ms = 0
+    marks = islice(_PAUSE.finditer(request.text), MAX_TURNS) if dict(request.normalize).get("html", True) else ()
+    for mark in marks:
+        yield replace(passage, text=request.text[place : mark.end()], silence_ms=silence_ms)
+        is_ms = mark["unit"] == "ms" or (not mark["unit"] and (float(mark["number"]) >= 20 or mark[0].startswith("[[")))
+        place, silence_ms = mark.end(), min(round(float(mark["number"]) * (1 if is_ms else 1000)), MAX_BREAK_MS)
+    yield replace(passage, text=request.text[place:], silence_ms=silence_ms)
 
 
 def _beside(passages: Sequence[Passage], index: int, step: int) -> str:

@@ -15,6 +15,7 @@ from xml.etree.ElementTree import Element
 from pipeline.errors import InvalidSsml
 from pipeline.text.language_tags import reading_of
 from pipeline.text.markup.control_tags import neutralise
+from pipeline.text.markup.elements import INLINE, SOUNDS, Sound
 from pipeline.types import Mark, Passage, Pronunciation, PronunciationKind, Prosody
 
 MAX_DEPTH = 10
@@ -25,19 +26,9 @@ MAX_TURNS = 50
 LANGUAGE_ATTRIBUTE = "xml:lang"
 
 _SPACES = re.compile(r"\s+")
-_BLOCKS = frozenset(
-    [
-        *("div", "section", "body", "article", "header", "footer", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li"),
-        *("table", "tr", "td", "blockquote", "dialog", "turn", "par", "seq", "media"),
-    ]
-)
-"""unknown elements that are lines of their own"""
-_INLINE = frozenset(
-    [
-        *("w", "token", "lookup", "effect", "style", "foreign", "math", "span", "b", "i", "u", "em", "strong", "sup", "font"),
-        *("a", "code", "small", "big", "auto-breaths", "bookmark"),
-    ]
-)
+_BLOCKS = frozenset(["td", "dialog", "turn", "par", "seq", "media"])
+"""unknown elements that are lines of their own, with the blocks of pages"""
+_INLINE = INLINE | {"w", "token", "lookup", "effect", "style", "foreign", "math", "sup", "auto-breaths", "bookmark"}
 """unknown elements that may be a part of a word"""
 _UNSPOKEN = frozenset(["metadata", "meta", "lexicon", "desc"])
 
@@ -163,7 +154,7 @@ class SsmlReader:
 
     def _end_word(self, element: Element, name: str) -> None:
         """Keeps the words of an unknown element apart from those beside it, unless it may stand inside a word."""
-        if name in _BLOCKS:
+        if name in _BLOCKS or SOUNDS.get(name) is Sound.BLOCK:
             self.end_line()
         elif name not in _INLINE and ":" not in element.tag:
             self._is_apart = True

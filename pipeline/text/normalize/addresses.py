@@ -56,7 +56,7 @@ def _url(match: Match, language: Language) -> Outcome:
     return join_words([spoken, address_words((match["path"] or "") + ("" if rest == "/" else rest), language)])
 
 
-def _email(match: Match, language: Language) -> Outcome:
+def _address(match: Match, language: Language) -> Outcome:
     return address_words(match[0], language)
 
 
@@ -84,10 +84,6 @@ def _letters_and_digits(ending: str, language: Language) -> str:
     return join_words(
         [integer(part, language) if part.isdigit() else letters(part) for part in re.findall(r"\d+|[A-Za-z]+", ending)]
     )
-
-
-def _path(match: Match, language: Language) -> Outcome:
-    return address_words(match[0], language)
 
 
 _COLOUR = re.compile(r"#(?=.*\d)(?:[0-9A-F]{3}|[0-9A-Fa-f]{6}|[0-9A-Fa-f]{8})")
@@ -127,7 +123,7 @@ ADDRESSES: list[Rule] = [  # before dates and quantities, which look similar
         _url,
         "urls",
     ),
-    rule("a0", rf"{NOT_IN_WORD}[A-Za-z0-9](?:[A-Za-z0-9._%+-]{{0,63}})@{_DOMAIN}", _email, "emails"),
+    rule("a0", rf"{NOT_IN_WORD}[A-Za-z0-9](?:[A-Za-z0-9._%+-]{{0,63}})@{_DOMAIN}", _address, "emails"),
     rule("a0", rf"{NOT_IN_WORD}(?P<host>{_DOMAIN}|localhost(?=[:/]\w)){_PATH}(?![A-Za-z0-9_/~%@-])", _url, "urls"),
     rule("0", r"(?P<address>\d{1,3}(?:\.\d{1,3}){3})(?!\.?\d)(?::(?P<port>\d{1,5})(?!\d))?(?:/\d{1,2}(?!\d))?", _ip, "urls"),
     rule(
@@ -137,7 +133,7 @@ ADDRESSES: list[Rule] = [  # before dates and quantities, which look similar
         "urls",
     ),
     rule(".", rf"(?<=[\u4e00-\u9fff)_])\.(?P<ending>{alternatives(FILE_ENDINGS)})(?![A-Za-z0-9])", _ending, "urls"),
-    rule("/~", r"(?<![\w/.])~?(?:/[A-Za-z0-9._-]{1,64}){2,16}(?<!\.)/?", _path, "urls"),
+    rule("/~", r"(?<![\w/.])~?(?:/[A-Za-z0-9._-]{1,64}){2,16}(?<!\.)/?", _address, "urls"),
     rule(
         "@",
         r"(?<![A-Za-z0-9])@(?P<name>[A-Za-z0-9_\u4e00-\u9fff][A-Za-z0-9_.-]{0,40}(?<![.-])|[\u4e00-\u9fff]{1,12})",

@@ -104,19 +104,12 @@ def _long(match: Match, language: Language) -> Outcome:
 
 
 def _model(match: Match, language: Language) -> Outcome:
-    if language != "zh" or not _MODEL_BEFORE.search(before(match, 6)):
-        return None
-    digits = match["digits"]
-    return integer(digits, "zh") if len(digits) < 3 else spell(digits, "zh")
+    return _hyphenated_model(match, language) if language == "zh" and _MODEL_BEFORE.search(before(match, 6)) else None
 
 
 def _hyphenated_model(match: Match, language: Language) -> Outcome:
     digits = match["digits"]
     return integer(digits, "zh") if len(digits) < 3 else spell(digits, "zh")
-
-
-def _generation(match: Match, language: Language) -> Outcome:
-    return spell(match["digits"], "zh")
 
 
 def _short_year(match: Match, language: Language) -> Outcome:
@@ -128,10 +121,6 @@ def _short_year(match: Match, language: Language) -> Outcome:
     if not is_old or _YEAR_SPAN_AFTER.match(match.string, match.end()) or _YEAR_SPAN_BEFORE.search(before(match, 3)):
         return None
     return spell(digits, "zh")
-
-
-def _born(match: Match, language: Language) -> Outcome:
-    return spell(match["digits"], "zh")
 
 
 def _is_set(match: Match) -> bool:
@@ -239,8 +228,8 @@ RULES: list[Rule] = [
         _hyphenated_model,
         "numbers",
     ),
-    rule("0", rf"(?<![\d.,])(?P<digits>\d[05])(?=\s?后{_GENERATION_NOT})", _generation, "numbers"),
-    rule("0", r"(?<![\d.,])(?P<digits>\d\d)(?=\s?年(?:出生|生人|生的|入学|毕业|参军|入伍))", _born, "dates"),
+    rule("0", rf"(?<![\d.,])(?P<digits>\d[05])(?=\s?后{_GENERATION_NOT})", _house, "numbers"),
+    rule("0", r"(?<![\d.,])(?P<digits>\d\d)(?=\s?年(?:出生|生人|生的|入学|毕业|参军|入伍))", _house, "dates"),
     rule("0", r"(?<![\d.,])(?P<digits>\d\d)(?=\s?年(?!\s?\d{1,2}\s?月))", _short_year, "dates"),
     rule(
         "0",

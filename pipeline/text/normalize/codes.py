@@ -83,6 +83,15 @@ def _spelled(digits: str) -> str:
     return spell(digits, "en")
 
 
+def _signs(written: list[str], language: Language) -> str:
+    """Returns the letters and digits of groups one by one, with pauses between the groups."""
+    groups = [
+        join_words([spell(part, language) if part.isdigit() else letters(part) for part in _GROUP.findall(group)])
+        for group in written
+    ]
+    return (", " if language == "en" else "，").join(groups)
+
+
 def _called(match: Match, language: Language) -> Outcome:
     """911, 112: digit by digit behind a verb of calling or before a caller."""
     digits = match["digits"]
@@ -164,7 +173,7 @@ def _mixed(match: Match, language: Language) -> Outcome:
         return None
     if sum(group.isdigit() for group in groups) < 2 and len(groups) > 2:
         return None
-    return join_words([spell(group, language) if group.isdigit() else letters(group) for group in groups])
+    return _signs([match[0]], language)
 
 
 def _behind_underscore(match: Match, language: Language) -> Outcome:
@@ -174,19 +183,13 @@ def _behind_underscore(match: Match, language: Language) -> Outcome:
 
 def _identifier(match: Match, language: Language) -> Outcome:
     """3f2504e0-4f89-11d3-9a0c-0305e82c3301, #FF5733: hexadecimal digits one by one."""
-    groups = match[0].lstrip("#").split("-")
-    words = [
-        join_words([spell(part, language) if part.isdigit() else letters(part) for part in _GROUP.findall(group)])
-        for group in groups
-    ]
-    sign = ["" if match[0][0] != "#" else "hash" if language == "en" else "井号"]
-    return join_words([*sign, (", " if language == "en" else "，").join(words)])
+    sign = "" if match[0][0] != "#" else "hash" if language == "en" else "井号"
+    return join_words([sign, _signs(match[0].lstrip("#").split("-"), language)])
 
 
 def _hexadecimal(match: Match, language: Language) -> Outcome:
     """0x80070057."""
-    groups = [spell(group, language) if group.isdigit() else letters(group) for group in _GROUP.findall(match["digits"])]
-    return join_words([spell("0", language), "X", *groups])
+    return join_words([spell("0", language), "X", _signs([match["digits"]], language)])
 
 
 def _order(match: Match, language: Language) -> Outcome:
@@ -196,23 +199,12 @@ def _order(match: Match, language: Language) -> Outcome:
 
 def _account(match: Match, language: Language) -> Outcome:
     """DE89 3704 0044 0532 0130 00: an IBAN, group by group."""
-    if " " not in match[0] and len(match[0]) < 15:
-        return None
-    groups = match[0].split(" ") if " " in match[0] else [match[0]]
-    spoken = [
-        join_words([spell(part, language) if part.isdigit() else letters(part) for part in _GROUP.findall(group)])
-        for group in groups
-    ]
-    return (", " if language == "en" else "，").join(spoken)
+    return None if " " not in match[0] and len(match[0]) < 15 else _signs(match[0].split(" "), language)
 
 
 def _hardware(match: Match, language: Language) -> Outcome:
     """00:1A:2B:3C:4D:5E."""
-    pairs_of = [
-        join_words([spell(part, language) if part.isdigit() else letters(part) for part in _GROUP.findall(group)])
-        for group in match[0].split(":")
-    ]
-    return (", " if language == "en" else "，").join(pairs_of)
+    return _signs(match[0].split(":"), language)
 
 
 def _long(match: Match, language: Language) -> Outcome:

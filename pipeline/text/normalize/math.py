@@ -46,10 +46,6 @@ def _display(match: Match, language: Language) -> Outcome:
     return tex_words(match["tex"], language) or None
 
 
-def _command(match: Match, language: Language) -> Outcome:
-    return tex_words(match[0], language) or None
-
-
 def _power(match: Match, language: Language) -> Outcome:
     return tex_words(match[0], language) or None
 
@@ -91,7 +87,7 @@ RULES: list[Rule] = [
     rule(
         "\\",
         rf"(?<![:\\])\\(?:{_COMMANDS})(?![A-Za-z])(?:\[[^\[\]\n]{{0,20}}\])?(?:[_^]?{_GROUP}|[_^][A-Za-z0-9]){{0,3}}",
-        _command,
+        _power,
         "numbers",
     ),
     rule(

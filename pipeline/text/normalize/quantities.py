@@ -278,8 +278,8 @@ def _several(match: Match, language: Language) -> Outcome:
     return plural_of(pairs(digits) if len(digits) > 2 else integer(digits, "en"))
 
 
-def _up_to(match: Match, language: Language) -> Outcome:
-    """The 3 of 3-3½."""
+def up_to(match: Match, language: Language) -> Outcome:
+    """Returns the 3 of 3-3½, the 100 of 100-200 USD, and the dash."""
     return f"{number(match['low'], language)}{'到' if language == 'zh' else ' to'}"
 
 
@@ -335,7 +335,7 @@ RULES: list[Rule] = [
     rule("½", r"[ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ]", _roman_sign, "numbers"),
     rule("0", rf"(?P<low>(?<![\d.,-]){NUMBER}){TO}(?P<high>{NUMBER})(?![-\d]|\.\d|:\d)", _range, "numbers"),
     rule("0", rf"(?P<number>{NUMBER})\s?(?P<scale>bn|tn|[kKM]|B{_COUNTED}){EDGE}", _scaled, "numbers"),
-    rule("0", rf"(?<![\d.,/:-])(?P<low>\d{{1,3}})[-–](?=\d{{0,3}}\s?[{_VULGAR}])", _up_to, "numbers"),
+    rule("0", rf"(?<![\d.,/:-])(?P<low>\d{{1,3}})[-–](?=\d{{0,3}}\s?[{_VULGAR}])", up_to, "numbers"),
     rule("★", r"(?:(?<=\d)|(?<=\d\s))[★☆](?!★)|★{1,5}☆{0,4}(?<=[★☆]{5})(?![★☆])", _stars),
     rule("a", r"(?:(?:No|no|Nr)\.\s?|NO\.)(?P<number>\d{1,9})(?!\d)", _numbered, "numbers"),
     rule("#", r"#(?P<number>\d{1,9})(?![\dA-Za-z])", _hash, "numbers"),

@@ -11,9 +11,10 @@ it is does not matter, so each end keeps its own: 5分钟-1小时, 9am-5pm, $500
 import re
 
 from pipeline.text.normalize.calendar import time_words
-from pipeline.text.normalize.numbers import chinese, fraction, integer, number, ordinal, year
+from pipeline.text.normalize.numbers import chinese, fraction, integer, ordinal, year
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import NOT_IN_WORD, NUMBER
+from pipeline.text.normalize.quantities import up_to
 from pipeline.text.normalize.rule import Match, Outcome, Rule, after, alternatives, before, rule
 from pipeline.text.normalize.units import CLOSE_UNITS, CURRENCIES, SCALES, UNITS
 from pipeline.text.normalize.words import MONTH_NUMBERS, MONTHS
@@ -148,11 +149,6 @@ def _first_time(match: Match, language: Language) -> Outcome:
     return f"{spoken} to"
 
 
-def _first_amount(match: Match, language: Language) -> Outcome:
-    """The 100 of 100-200 USD, and the dash."""
-    return f"{number(match['low'], language)}{'到' if language == 'zh' else ' to'}"
-
-
 def _thousands(match: Match, language: Language) -> Outcome:
     """15K-25K: pay in Chinese; 4K-8K are pictures."""
     low, high = match["low"], match["high"]
@@ -241,7 +237,7 @@ FIRST: list[Rule] = [  # before dates and telephone numbers
         "0",
         rf"(?<![\d.,-])(?P<low>{NUMBER})\s?{_DASH}\s?(?={NUMBER}\s?(?:(?:thousand|million|billion|trillion|[kMB])\s)?"
         rf"(?:{alternatives([code for code in CURRENCIES if code.isalpha()])})(?![A-Za-z0-9]))",
-        _first_amount,
+        up_to,
         "numbers",
     ),
     rule(

@@ -306,6 +306,7 @@ def test_any_nesting_is_read(piece: str):
     ("<p>So <math><msup><mi>x</mi><mn>2</mn></msup></math></p>", ["So x^2"]),
     ("<p>M<sup>r</sup> A<a href='#n'>[1]</a> <a id='page_9'>[Pg 9]</a>ran 10<span class='super'>6</span>", ["Mr A ran 10⁶"]),
     ("<head><title>t<p>b", ["t", "b"]), ("<ruby>漢<rt>kan<p>Then", ["漢", "Then"]), ("<a class='noteref'>1<p>Then", ["Then"]),
+    ("<p>A <epub:switch><epub:case>one</epub:case><epub:default>two</epub:default></epub:switch></p>", ["A two"]),
 ])  # fmt: skip
 def test_what_is_spoken_of_elements(page: str, texts: list[str]):
     assert [block.text for block in blocks_of(page)] == texts

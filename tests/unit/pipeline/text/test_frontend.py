@@ -230,6 +230,24 @@ def test_a_version_without_tags_drops_them_all(common):
     assert texts_of(found)[0].startswith("one, two")
 
 
+@pytest.mark.parametrize(("text", "segments", "closing_ms"), [
+    ('One<break time="1s"/>two.', [("One", 0), ("two.", 1000)], 0), ("One. <#1.5#>Two.", [("One.", 0), ("Two.", 1500)], 0),
+    ("[pause:500ms] one [wait 2 seconds] two", [("one", 500), ("two", 2000)], 0),
+    ("One[[slnc 10]]two", [("One", 0), ("two", 10)], 0),
+    ('你好<break time="99s" />世界', [("你好", 0), ("世界", 10_000)], 0), ("One [break 3]", [("One", 0)], 3000),
+    ("One [pause] two", [("One, two", 0)], 0),
+])  # fmt: skip
+def test_a_mark_of_a_pause_with_a_length_is_silence(common, text, segments, closing_ms):
+    found = read(common, text)
+    assert [(segment.text, segment.silence_ms) for segment in found.segments] == segments
+    assert found.closing_silence_ms == closing_ms
+    assert all(text[slice(*segment.source)].strip() for segment in found.segments)
+
+
+def test_marks_of_pauses_are_text_where_markup_is_not_read(common):
+    assert len(read(common, "One [pause:1s] two", normalize={"html": False}).segments) == 1
+
+
 # Whatever comes.
 
 SOUP = st.lists(
