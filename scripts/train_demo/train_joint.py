@@ -31,7 +31,8 @@ from scripts.train_demo.schedule import Schedule
 from scripts.train_demo.train_vocoder import FRAMES, REPORT_S, held_out, report
 from scripts.train_demo.vocoder import Critic, Vocos
 
-ROWS, COPIED = 20, 8
+ROWS = 20
+COPIED_SHARE = 0.4  # recorded frames for each decoded crop
 AROUND = 6  # steps of context on both sides of what is decoded
 POSITIONS = 12_000
 NOISE = 0.25
@@ -43,7 +44,8 @@ LEAST = CROPPED + 2 * AROUND
 class Joint:
     """The decoder and the vocoder, behind a GPT."""
 
-    def __init__(self, folder: Path, device: str, recordings: int | None) -> None:
+    def __init__(self, folder: Path, device: str, recordings: int | None, rows: int = ROWS) -> None:
+        self._rows, self._copied = rows, max(1, round(COPIED_SHARE * rows))
         states = (torch.load(folder / name, map_location=device) for name in ("gpt.pt", "vocoder.pt", "coder.pt"))
         self.gpt_state, self.vocoder_state, coder = states
         size = Size(**self.gpt_state["size"])
@@ -59,7 +61,7 @@ class Joint:
         self._device = device
 
     def _generate(self, states: Tensor, mel: Tensor, copied: Tensor) -> tuple[Tensor, Tensor]:
-        """Maps states (ROWS, steps, width) and recorded frames to samples, and to the distance of the decoded frames."""
+        """Maps states (rows, steps, width) and recorded frames to samples, and to the distance of the decoded frames."""
         decoded = self.speaking.mel_decoder(states)[:, :, FRAMES_PER_STEP * AROUND : -FRAMES_PER_STEP * AROUND]
         return self.vocoder(torch.cat([decoded, copied])), MEL_WEIGHT * (decoded - mel).abs().mean()
 
@@ -71,13 +73,13 @@ class Joint:
             hidden, _ = self.speaking.trunk(self.speaking.embed(batch.tokens, batch.codes, batch.is_code, batch.speakers))
         group = torch.tensor(numbers, device=self._device)
         more = (self.bank.step_counts[group] - LEAST).float()
-        rows = torch.multinomial(more + 1, ROWS, replacement=True)
-        offset = (torch.rand(ROWS, device=self._device) * more[rows]).long()
+        rows = torch.multinomial(more + 1, self._rows, replacement=True)
+        offset = (torch.rand(self._rows, device=self._device) * more[rows]).long()
         places = (self.bank.token_counts[group][rows] - 1 + offset)[:, None] + torch.arange(LEAST, device=self._device)
         states = hidden[rows[:, None], places].float()
         first = (self.bank.first_steps[group][rows] + offset + AROUND)[:, None]
         mel, wanted = self.bank.crops_at(first, FRAMES, is_louder=False)
-        copied, originals = self.bank.crops(COPIED, FRAMES)
+        copied, originals = self.bank.crops(self._copied, FRAMES)
         return torch.cat([wanted, originals]), states, mel, copied
 
     def save(self, folder: Path) -> None:
@@ -93,11 +95,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--positions", type=int, default=POSITIONS, help="of a batch")
+    parser.add_argument("--rows", type=int, default=ROWS, help="crops of a step")
     parser.add_argument("--recordings", type=int, help="to read; default: all")
     args = parser.parse_args()
     torch.manual_seed(2)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    joint = Joint(args.folder, args.device, args.recordings)
+    joint = Joint(args.folder, args.device, args.recordings, args.rows)
     schedule, last, step, passes = Schedule(args.seconds, last_part=0.6), time.monotonic(), 0, 0
     while schedule.progress < 1:
         for group in joint.bank.groups(args.positions, random.Random(f"joint {passes}"), LEAST):

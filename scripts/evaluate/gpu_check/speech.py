@@ -33,9 +33,10 @@ def measure_speech(report: Report, checkpoint: Checkpoint, device: str, slots: i
     """Measures engine and vocoder together in this process, with `slots` clients in a closed loop."""
     engine_config = EngineConfig.model_validate(
         {"device": device, "dtype": "bfloat16", "slots": slots, "max_prompt": 64, "max_steps": 1280, "kv_budget_mib": 65536}
-        | ({"steps_per_round": 4, "prefill_rows": 4} if device == "cuda" else {})
+        | ({"steps_per_round": 2, "prefill_rows": 4} if device == "cuda" else {})
     )
-    vocoder_config = VocoderConfig.model_validate({"device": device, "rows": 8 if device == "cuda" else 1})
+    vocoder = {"rows": 8, "matmul": "tf32"} if device == "cuda" else {"rows": 1}  # as in configs/gpu.yaml
+    vocoder_config = VocoderConfig.model_validate({"device": device} | vocoder)
     with closing(Engine(engine_config, checkpoint)) as engine, closing(Vocoder(vocoder_config, checkpoint)) as vocoder:
         vocoder.warm_up()
         takes(engine, [0], checkpoint.gpt_spec.width, 16)

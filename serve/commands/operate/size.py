@@ -164,7 +164,7 @@ def choose(card: Card) -> Choice | None:
 
 def _choice(card: Card, slots: int, formats: dict[str, str]) -> Choice | None:
     settings: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "weights": "dtype", "kv": "dtype"} | formats
-    settings |= {"slots": slots, "steps_per_round": 4, "prefill_rows": 4, "max_waiting": slots}
+    settings |= {"slots": slots, "steps_per_round": 2, "prefill_rows": 4, "max_waiting": slots}
     draft = EngineConfig.model_validate(settings)
     cache = kv_cache_bytes(draft) * (slots + 1) // slots  # unused rows of a prefill have a slot of their own
     engine = EngineConfig.model_validate(settings | {"kv_budget_mib": -(-cache // MIB)})
