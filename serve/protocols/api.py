@@ -28,7 +28,10 @@ from serve.http.services import Services
 from serve.http.stalled_readers import StalledReaders
 from serve.protocols.registry import PROTOCOLS
 
-OWN = ("serve.http.routes.cache", "serve.http.routes.source", "serve.http.routes.health", "serve.page.routes")
+OWN = (
+    *("serve.http.routes.cache", "serve.http.routes.source", "serve.http.routes.health", "serve.page.routes"),
+    "serve.protocols.mcp.routes",
+)
 """modules of the routes that belong to no protocol"""
 ROUTERS: tuple[APIRouter, ...] = tuple(
     import_module(name).router for name in (*(name for protocol in PROTOCOLS for name in protocol.routers), *OWN)

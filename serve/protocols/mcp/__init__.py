@@ -1,0 +1,1 @@
+"""MCP: the service as tools of agents, over HTTP and over stdio."""
