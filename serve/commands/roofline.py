@@ -5,9 +5,10 @@ Out:   bytes and milliseconds, which are called predictions wherever they are pr
 Never: torch, a device
 
 A step reads every weight once and the keys and values of each sequence, at REACHED of the memory's rate. Each of its kernels
-takes NODE_US besides. The vocoder's windows are products at VOCODER_REACHED of the card's float32 peak, on tensor cores TF32 times
-as fast. Both share the card, so their times per second of audio add up. `make gpu-check` measures each term. On an H100 a step of 64
-slots was predicted at 1.17 ms and took 1.16, one of 128 at 1.76 and took 1.62; VOCODER_REACHED and TF32 are that card's.
+takes NODE_US besides. The vocoder's windows are products at VOCODER_REACHED of the card's float32 peak, on tensor cores TF32
+times as fast. Both share the card, so their times per second of audio add up. `make gpu-check` measures each term. On an H100
+a step of 64 slots was predicted at 1.17 ms and took 1.16, one of 128 at 1.76 and took 1.62; VOCODER_REACHED and TF32 are that
+card's.
 """
 
 from dataclasses import dataclass
@@ -107,5 +108,6 @@ def step_ms(engine: EngineConfig, card: Card) -> float:
 
 def audio_s_per_s(engine: EngineConfig, card: Card) -> float:
     """Returns the seconds of audio per second of a card that runs engine and vocoder, with every slot in use."""
-    ms = step_ms(engine, card) / engine.slots * STEPS_PER_SECOND + PREFILL_MS + WINDOW_GFLOP / (VOCODER_REACHED * TF32 * card.tflops)
+    vocoder_ms = WINDOW_GFLOP / (VOCODER_REACHED * TF32 * card.tflops)
+    ms = step_ms(engine, card) / engine.slots * STEPS_PER_SECOND + PREFILL_MS + vocoder_ms
     return 1e3 / ms
