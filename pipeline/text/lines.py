@@ -36,24 +36,7 @@ _OPEN_WORDS = _words("""
 """)
 _JOINING = _words("and but or so because while when where which who that if as than though although since until unless")
 _LEADING = _words("in on at to for from with by about into over under between through during without within against")
-_JOINING_CHINESE = (
-    "而且",
-    "并且",
-    "以及",
-    "因为",
-    "然后",
-    "但是",
-    "所以",
-    "如果",
-    "或者",
-    "同时",
-    "不过",
-    "虽然",
-    "因此",
-    "于是",
-    "和",
-    "与",
-)
+_JOINING_CHINESE = tuple(_words("而且 并且 以及 因为 然后 但是 所以 如果 或者 同时 不过 虽然 因此 于是 和 与"))
 _SCALES = frozenset(["thousand", "million", "billion", "trillion"])
 _NO_PAUSE = frozenset("年月日号点分秒时元个万亿")
 

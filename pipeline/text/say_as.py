@@ -21,8 +21,7 @@ from pipeline.text.normalize.money import money_words
 from pipeline.text.normalize.numbers import fraction, integer, number, ordinal, roman, spell
 from pipeline.text.normalize.tables import row_table, word_table
 from pipeline.text.normalize.telephones import telephone_words
-from pipeline.text.normalize.units import CLOSE_UNITS, CURRENCIES, SIGNS, UNITS
-from pipeline.text.normalize.words import MONTH_NUMBERS
+from pipeline.text.normalize.words import CLOSE_UNITS, CURRENCIES, MONTH_NUMBERS, SIGNS, UNITS
 
 _CURRENCY_SIGNS = {sign: names[::3] for sign, names in CURRENCIES.items() if len(sign) == 1}
 _SIGN_NAMES = SIGNS | _CURRENCY_SIGNS | ADDRESS_SIGNS | row_table("sign name")

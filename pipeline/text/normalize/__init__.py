@@ -8,7 +8,7 @@ Never: tokens, voices
 One pass, in reading order: edits (inline markup, ends of lines in sentences), written (Unicode to plain signs, each with its
 position), shadow (one spelling of characters and numbers, position by position), languages (the language of each position),
 structure (the markup of whole lines), scan (the first matching rule reads the text; its _ORDER names the modules of rules, with
-shared tables in units and words), known (drops what the checkpoint does not know), join (one text and its spans).
+shared tables in words), known (drops what the checkpoint does not know), join (one text and its spans).
 Nothing here can write a bracket: only a tag of the source becomes a tag.
 """
 

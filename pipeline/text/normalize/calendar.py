@@ -11,8 +11,7 @@ from pipeline.text.normalize.numbers import english, integer, ordinal, spell, ye
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import COUNTED_AFTER, EDGE
 from pipeline.text.normalize.rule import Match, Outcome, Rule, after, alternatives, before, rule
-from pipeline.text.normalize.units import UNITS
-from pipeline.text.normalize.words import MONTH_NUMBERS, MONTHS
+from pipeline.text.normalize.words import MONTH_NUMBERS, MONTHS, UNITS
 
 _MONTH_NAMES = alternatives([name for month in MONTHS for name in (month, month[:3])] + ["Sept"])
 _DAY = r"(?P<day>3[01]|[12]\d|0?[1-9])"

@@ -14,7 +14,7 @@ from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import COUNTED_AFTER, EDGE, NOT_IN_WORD
 from pipeline.text.normalize.rule import Gap, Match, Outcome, Rule, after, alternatives, before, rule
 from pipeline.text.normalize.tables import word_table
-from pipeline.text.normalize.units import UNITS
+from pipeline.text.normalize.words import UNITS
 
 _LINK = (
     r"(?:\s(?:numbers?|nos?\.?|num\.?|codes?|ids?|IDs?|is|was|are|there|here|(?:ending|ends|begins|starts)\s(?:in|with))"

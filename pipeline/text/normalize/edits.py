@@ -55,20 +55,10 @@ _MARKDOWN = frozenset(["note", "cited", "brace", "pair", "face"])
 _SHAPE = re.compile("|".join(f"(?P<{name}_shape>{pattern})" for name, pattern in _SHAPES))
 _MAY_BE = re.compile(r"[<\[【`=~^{:;+(（_]|XD|xD")
 _QUOTED = re.compile(r"\s+[\w:.-]+\s?=\s?[\"']")
-_FLAGS = (
+_FLAGS = [
     "",
-    "checked",
-    "disabled",
-    "hidden",
-    "open",
-    "controls",
-    "async",
-    "defer",
-    "selected",
-    "nowrap",
-    "required",
-    "noshade",
-)
+    *["checked", "disabled", "hidden", "open", "controls", "async", "defer", "selected", "nowrap", "required", "noshade"],
+]
 _GAPS: dict[Sound | None, str] = {Sound.BLOCK: "\n", Sound.LINE: "\n", Sound.CELL: ", "}
 _KEEPS_CITED = re.compile(r"\b(?:in|see|by|of|from|to|and|with|cf\.?|ref\.?|refs\.?|at)$", re.IGNORECASE)
 _FACE = re.compile(r"(?P<eye>\S)\s?[_.ω‿▽□﹏дД-]{1,3}\s?(?P=eye)|[\^°´`･・ω◕≧≦﹏▽□╥︶‿ಠ><;￣ﾟ_]", re.IGNORECASE)

@@ -14,9 +14,8 @@ from pipeline.text.normalize.latin import join_words
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import EDGE, NOT_IN_WORD
 from pipeline.text.normalize.rule import Drop, Gap, Match, Outcome, Rule, alternatives, before, rule
-from pipeline.text.normalize.tex import spelled, tex_words
-from pipeline.text.normalize.tex_tables import ACCENTS, BIG, FONTS, NAMES, TEXTS
-from pipeline.text.normalize.units import CLOSE_UNITS, UNITS
+from pipeline.text.normalize.tex import ACCENTS, BIG, FONTS, NAMES, TEXTS, spelled, tex_words
+from pipeline.text.normalize.words import CLOSE_UNITS, UNITS
 
 _COMMANDS = alternatives(
     sorted(

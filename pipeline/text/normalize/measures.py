@@ -11,7 +11,7 @@ from pipeline.text.normalize.numbers import counted, number, plural_of
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import EDGE, MINUS, NUMBER, TO, is_one
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
-from pipeline.text.normalize.units import CLOSE_UNITS, UNITS
+from pipeline.text.normalize.words import CLOSE_UNITS, UNITS
 
 _UNIT = alternatives(list(UNITS))
 _CLOSE = alternatives(list(CLOSE_UNITS))

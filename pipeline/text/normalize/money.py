@@ -13,7 +13,7 @@ from pipeline.text.normalize.numbers import counted, english, integer, number, p
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import MINUS, NUMBER, is_one
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, rule
-from pipeline.text.normalize.units import CURRENCIES, SCALES
+from pipeline.text.normalize.words import CURRENCIES, SCALES
 
 _PREFIXED = alternatives(list(CURRENCIES))
 _CODES = alternatives([code for code in CURRENCIES if code.isalpha() or code in "€£¥₩₹₽฿₫₺₿$"])

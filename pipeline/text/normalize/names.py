@@ -13,8 +13,7 @@ from pipeline.text.normalize.numbers import integer, pairs, plural_of, spell
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import NOT_IN_WORD, SENTENCE_END
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
-from pipeline.text.normalize.units import GREEK
-from pipeline.text.normalize.words import ABBREVIATIONS, CONTRACTIONS, PARTICIPLES, SUBJECTS, WORD_ACRONYMS
+from pipeline.text.normalize.words import ABBREVIATIONS, CONTRACTIONS, GREEK, PARTICIPLES, SUBJECTS, WORD_ACRONYMS
 
 _SHOUTING_WORDS = 3
 

@@ -12,8 +12,7 @@ from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import COUNTED_AFTER, EDGE, NUMBER, TO
 from pipeline.text.normalize.rule import Match, Outcome, Rule, after, alternatives, before, rule
 from pipeline.text.normalize.tables import row_table
-from pipeline.text.normalize.units import SCALES
-from pipeline.text.normalize.words import MEASURES, NUMBERED, REGNAL
+from pipeline.text.normalize.words import MEASURES, NUMBERED, REGNAL, SCALES
 
 _MEASURE = re.compile(rf" ?(?:{alternatives(MEASURES)})")
 _VULGAR = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"

@@ -16,8 +16,7 @@ from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import NOT_IN_WORD, NUMBER
 from pipeline.text.normalize.quantities import up_to
 from pipeline.text.normalize.rule import Match, Outcome, Rule, after, alternatives, before, rule
-from pipeline.text.normalize.units import CLOSE_UNITS, CURRENCIES, SCALES, UNITS
-from pipeline.text.normalize.words import MONTH_NUMBERS, MONTHS
+from pipeline.text.normalize.words import CLOSE_UNITS, CURRENCIES, MONTH_NUMBERS, MONTHS, SCALES, UNITS
 
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _SHORT_DAYS = {name[:3]: name for name in _WEEKDAYS} | {"Tues": "Tuesday", "Thur": "Thursday", "Thurs": "Thursday"}

@@ -14,7 +14,7 @@ from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import EDGE, MINUS, NOT_IN_WORD, NUMBER
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
 from pipeline.text.normalize.tables import row_table
-from pipeline.text.normalize.units import CLOSE_UNITS, UNITS
+from pipeline.text.normalize.words import CLOSE_UNITS, UNITS
 
 _PER = row_table("rate")  # English, Chinese
 _TIMES = "second|sec|s|minute|min|hour|hr|h|day|week|wk|month|mo|year|yr"

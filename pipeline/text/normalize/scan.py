@@ -42,7 +42,7 @@ from pipeline.text.normalize.options import Language, NormalizeOptions
 from pipeline.text.normalize.reach import Reach
 from pipeline.text.normalize.rule import Drop, Gap
 from pipeline.text.normalize.structure import marked_lines
-from pipeline.text.normalize.units import CURRENCIES, SIGNS
+from pipeline.text.normalize.words import CURRENCIES, SIGNS
 from pipeline.text.normalize.written import OPAQUE, UNREADABLE, Written
 
 _ORDER = (

@@ -1,10 +1,10 @@
-"""Words: tables of months, abbreviations, acronyms, endings and tags, with their spoken forms.
+"""Words: tables of months, abbreviations, acronyms, endings, units and signs, with their spoken forms.
 
 Out:   constants
 Never: patterns, numbers
 """
 
-from pipeline.text.normalize.tables import word_list, word_table
+from pipeline.text.normalize.tables import row_table, word_list, word_table
 
 MONTHS = word_list("months")
 MONTH_NUMBERS = (
@@ -30,3 +30,9 @@ REGNAL = word_list("regnal")
 NUMBERED = word_list("numbered")
 FUNCTION_WORDS = frozenset(word_list("function words"))  # English sentences have them, names and labels do not
 MEASURES = word_list("measures")  # what is counted: 2 before one of them is 两
+UNITS = row_table("unit")  # symbol: English for one, for more, Chinese
+CLOSE_UNITS = row_table("close unit")  # a single letter is a unit only directly after its number
+CURRENCIES = row_table("currency")  # sign or code: English for one, for more, of its hundredth, Chinese
+SCALES = word_table("scale")  # after an English amount
+SIGNS = row_table("sign")  # sign: English, Chinese; for signs that no rule matched
+GREEK = row_table("greek")

@@ -10,7 +10,7 @@ from pipeline.text.normalize import NormalizeOptions, detect_language, normalize
 from pipeline.text.normalize.abbreviations import TITLES
 from pipeline.text.normalize.chat import _SHORT, _SOUNDS
 from pipeline.text.normalize.numbers import chinese, english, integer, pairs, spell
-from pipeline.text.normalize.units import UNITS
+from pipeline.text.normalize.words import UNITS
 from tests.support.effort import examples
 from tests.unit.pipeline.text.test_heldout import canonical
 from tests.unit.pipeline.text.test_normalize import CHINESE, ENGLISH
