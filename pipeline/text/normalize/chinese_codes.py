@@ -16,7 +16,7 @@ from pipeline.text.normalize.tables import row_table
 from pipeline.text.normalize.words import MEASURES
 
 _MEASURE = re.compile(
-    rf"\s?(?:{alternatives([word for word in MEASURES if word not in '万千亿点面口份方'])}|户|册|株|头|[%℃°多余来几])"
+    rf" ?(?:{alternatives([word for word in MEASURES if word not in '万千亿点面口份方'])}|户|册|株|头|[%℃°多余来几])"
 )
 _SERVICE_NUMBERS = frozenset(row_table("service number"))
 CALLED_BEFORE = re.compile(
@@ -29,10 +29,12 @@ _CALLED_AFTER = re.compile(
 CODE_BEFORE = re.compile(
     r"(?:(?<![期几\d])号|(?<![尺起数筹号])码|订单|会议|客户|会员|工单|直播间|设备|商户|账户|运单|快递单?|身份证|股票|证券|基金|端口|群|"
     r"车牌|邮编|批次|[车班]次|保单|发票|合同|档案|产品|商品|频道|频率|包间|包厢|错误|状态|返回|报错|单元|门牌|宿舍|"
-    r"教室|病房|准考证|考场|座位|楼|栋|座|幢)(?:号码|号|ID|id|[为是:#(（]|\s){0,3}$"
+    r"教室|病房|准考证|考场|座位|楼|栋|座|幢|房间|口令|电话|手机|热线|拨打?|呼叫|波音|分机|转|微信|航班|型号|QQ|"
+    r"\b(?i:ID|PIN|code|zip|password|room|flight|extension|ext\.?|dial|call|agent))(?:号码|号|ID|id|[为是了:#(（,，]|\s){0,3}$"
 )
+_DIALLED_BEFORE = re.compile(r"(?:电话|转|分机|手机|热线|拨|呼叫|航班|房间)[^\d]{0,5}$")
 _CODE_AFTER = re.compile(
-    r"\s?(?:教室|包间|包厢|宿舍|会议室|寝室|房|病房|病室|办公室|实验室|机房|路公交|路车|路(?!人|程|费|灯)|次(?:列车|航班|动车|高铁|特快)|"
+    r"\s?(?:教室|包间|包厢|宿舍|会议室|寝室|房|病房|病室|办公室|实验室|机房|室|路公交|路车|路(?!人|程|费|灯)|次(?:列车|航班|动车|高铁|特快)|"
     r"国道|省道|县道|高速|错误|报错|状态码|端口|航班|频道|处理器|芯片|显卡|手机|医院|厂|所(?!有)|厅|病区)"
 )
 _MODEL_BEFORE = re.compile(
@@ -83,7 +85,8 @@ def _service(match: Match, language: Language) -> Outcome:
 def _code(match: Match, language: Language) -> Outcome:
     groups = match[0].split(" ")
     if CODE_BEFORE.search(before(match, 10)) and not _MEASURE.match(match.string, match.end()):
-        return "，".join(spell(group, "zh") for group in groups)
+        is_dialled = bool(_DIALLED_BEFORE.search(before(match, 10)))
+        return "，".join(spell(group, "zh", telephone=is_dialled) for group in groups)
     if len(groups) > 1:
         return None
     after_it = _CODE_AFTER.match(match.string, match.end())
@@ -218,7 +221,7 @@ RULES: list[Rule] = [
     ),
     rule("0", r"(?<![\d.,第共有约])(?P<digits>[089]\d)(?=款(?:的|车|[^，。]{0,6}(?:车|型)))", _house, "numbers"),
     rule("0", rf"{_FREE}(?:9\d{{2,4}}|1[0-9]{{2,4}}){_END}(?![-~]\d)", _service, "phone"),
-    rule("0", rf"{_FREE}(?<!\d )(?:\d{{2,6}}(?: \d{{2,6}}){{1,5}}|\d{{3,30}}){_END}(?![-~]\d| \d)", (None, _code), "numbers"),
+    rule("0", rf"{_FREE}(?<!\d )(?:\d{{2,6}}(?: \d{{2,6}}){{1,5}}|\d{{3,30}}){_END}(?!(?<!\d{{8}})[-~]\d| \d)", (None, _code), "numbers"),
     rule("0", rf"{_FREE}\d{{9,15}}{_END}", _long, "numbers"),
     rule("0", rf"(?<![\d.,])(?P<digits>\d{{2,4}}){_END}", _model, "numbers"),
     rule("-", r"(?<=[歼轰运直苏])-(?P<digits>\d{1,3})(?!\d)", _hyphenated_model, "numbers"),

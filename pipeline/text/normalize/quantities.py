@@ -27,9 +27,7 @@ _TEAM_BEFORE = re.compile(r"[A-Za-z] $|(?![图表号第版章节页])[\u4e00-\u9
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 _ROMAN_SIGNS = dict(zip("ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫ", range(1, 13), strict=True)) | dict(zip("ⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ", range(1, 11), strict=True))
 _CODE_BEFORE = re.compile(
-    r"(?:电话|手机|热线|号码|编号|账号|卡号|学号|工号|房号|车牌|邮编|验证码|密码|代码|口令|拨打?|呼叫|房间|波音|分机|转|[楼座栋]|单元|微信|航班|尾号|"
-    r"股票|型号|QQ|\b(?:ID|PIN|code|zip|password|room|flight|extension|ext\.?|dial|call|agent|serial|passcode|OTP))"
-    r"(?:[号是为了:#,，\s]|number|is){0,3}\s?$",
+    r"\b(?:ID|PIN|code|zip|password|room|flight|extension|ext\.?|dial|call|agent|serial|passcode|OTP)(?:[:#,\s]|number|is){0,3}\s?$",
     re.IGNORECASE | re.ASCII,
 )
 _RUN_BEFORE = re.compile(
@@ -43,9 +41,7 @@ _SEVERAL_BEFORE = re.compile(
     r"(?:\b(?:sizes?|two|three|four|five|six|seven|eight|nine|ten|old|some|all|the|those|these)\s|\d\s?[x×]\s?)$"
 )
 _SPAN_BEFORE = re.compile(r"\b(?:for|after|within|under|of|in|took|takes|than|about|every|at)\s$")
-_CODE_AFTER = re.compile(r"\s?(?:房间|室|航班|次列车|号房)")
 _ADDRESS_AFTER = re.compile(r"\s?[栋幢座楼]\s?[\dA-Za-z]")
-_PHONE_LIKE = re.compile(r"电话|转|分机|手机|热线|拨|呼叫|航班|房间|次列车")
 
 
 def _range(match: Match, language: Language) -> Outcome:
@@ -238,11 +234,6 @@ def _plain(match: Match, language: Language) -> Outcome:
     written = match[0].replace(" ", ",")
     if language == "en":
         return _plain_english(match, written)
-    is_code = "." not in written and "," not in written and len(written) >= 3
-    is_code = is_code and not _MEASURE.match(match.string, match.end())
-    if is_code and (_CODE_BEFORE.search(before(match, 16)) or _CODE_AFTER.match(match.string, match.end())):
-        around = before(match, 16) + match.string[match.end() : match.end() + 4]
-        return spell(written, "zh", telephone=bool(_PHONE_LIKE.search(around)))
     return _before_measure(written, match)
 
 
