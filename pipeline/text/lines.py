@@ -37,6 +37,7 @@ _OPEN_WORDS = _words("""
 _JOINING = _words("and but or so because while when where which who that if as than though although since until unless")
 _LEADING = _words("in on at to for from with by about into over under between through during without within against")
 _JOINING_CHINESE = tuple(_words("而且 并且 以及 因为 然后 但是 所以 如果 或者 同时 不过 虽然 因此 于是 和 与"))
+_APART = str.maketrans("，。！？；：、", " " * 7)
 _SCALES = frozenset(["thousand", "million", "billion", "trillion"])
 _NO_PAUSE = frozenset("年月日号点分秒时元个万亿")
 
@@ -82,7 +83,7 @@ def goes_on(line: str, following: str, *, is_list: bool = False) -> bool:
         return True
     if _CHINESE.match(first) or _CHINESE.match(last):
         return last in _OPEN_CHINESE or first in _NO_BEGINNING or len(_CHINESE.findall(line)) > _VERSE
-    words = line[-400:].lower().split()
+    words = line[-400:].lower().translate(_APART).split()
     if words[-1].strip("\"'“‘(*_") in _OPEN_WORDS:
         return True
     if first.isupper():

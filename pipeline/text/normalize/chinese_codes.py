@@ -221,7 +221,12 @@ RULES: list[Rule] = [
     ),
     rule("0", r"(?<![\d.,第共有约])(?P<digits>[089]\d)(?=款(?:的|车|[^，。]{0,6}(?:车|型)))", _house, "numbers"),
     rule("0", rf"{_FREE}(?:9\d{{2,4}}|1[0-9]{{2,4}}){_END}(?![-~]\d)", _service, "phone"),
-    rule("0", rf"{_FREE}(?<!\d )(?:\d{{2,6}}(?: \d{{2,6}}){{1,5}}|\d{{3,30}}){_END}(?!(?<!\d{{8}})[-~]\d| \d)", (None, _code), "numbers"),
+    rule(
+        "0",
+        rf"{_FREE}(?<!\d )(?:\d{{2,6}}(?: \d{{2,6}}){{1,5}}|\d{{3,30}}){_END}(?!(?<!\d{{8}})[-~]\d| \d)",
+        (None, _code),
+        "numbers",
+    ),
     rule("0", rf"{_FREE}\d{{9,15}}{_END}", _long, "numbers"),
     rule("0", rf"(?<![\d.,])(?P<digits>\d{{2,4}}){_END}", _model, "numbers"),
     rule("-", r"(?<=[歼轰运直苏])-(?P<digits>\d{1,3})(?!\d)", _hyphenated_model, "numbers"),

@@ -101,12 +101,13 @@ def test_without_sentences_a_part_has_the_segments_readings_and_warnings_of_one_
     expected = [half for half in (text[:flush], text[flush:]) if half.strip()]
     assert [part.text for part in parts] == expected
     for part, half in zip(parts, expected, strict=True):
-        if re.search("[A-Za-z]{3}", half):
+        if re.search("[A-Za-z]{3}", half.replace("[laugh]", "")):
             assert spoken(part.text) == spoken(half)
 
 
 @pytest.mark.slow
 @given(text=OF_ONE_LANGUAGE)
+@example("the the the。the\nApples. ")
 def test_a_cut_behind_a_sentence_changes_no_reading(text):
     check_readings(text)
 
