@@ -107,7 +107,7 @@ def test_without_sentences_a_part_has_the_segments_readings_and_warnings_of_one_
 
 @pytest.mark.slow
 @given(text=OF_ONE_LANGUAGE)
-@example("the the the。the\nApples. ")
+@example("the the the the the the。the\nApples. ")
 def test_a_cut_behind_a_sentence_changes_no_reading(text):
     check_readings(text)
 
