@@ -9,6 +9,7 @@ Never: Ray, HTTP
 import asyncio
 import time
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,8 @@ def measure_speech(report: Report, checkpoint: Checkpoint, device: str, slots: i
         {"device": device, "dtype": "bfloat16", "slots": slots, "max_prompt": 64, "max_steps": 1280, "kv_budget_mib": 65536}
         | ({"steps_per_round": 2, "prefill_rows": 4} if device == "cuda" else {})
     )
-    vocoder = {"rows": 8, "matmul": "tf32"} if device == "cuda" else {"rows": 1}  # as in configs/gpu.yaml
-    vocoder_config = VocoderConfig.model_validate({"device": device} | vocoder)
+    settings: dict[str, Any] = {"rows": 8, "matmul": "tf32"} if device == "cuda" else {"rows": 1}  # as in configs/gpu.yaml
+    vocoder_config = VocoderConfig.model_validate({"device": device} | settings)
     with closing(Engine(engine_config, checkpoint)) as engine, closing(Vocoder(vocoder_config, checkpoint)) as vocoder:
         vocoder.warm_up()
         takes(engine, [0], checkpoint.gpt_spec.width, 16)
