@@ -49,7 +49,7 @@ _SHAPES = (
      r"|(?<=[A-Za-z0-9)])~(?P<lowered>[0-9A-Za-z+-]{1,6})~(?!~)"),
     ("face", r"(?<![^\s\u4e00-\u9fff.,!?。，！？~])(?:[:;]['^-]?(?:[DPpOo3*|\\/]|[)(]{1,3})|=[)(DP]|[xX]D{1,3}|:'\(|</?3{1,2})"
      r"(?![\w/])|(?<![\w^(])(?:\^[_.-]?\^|[TQ]_+[TQ]|[oO0]_+[oO0]|>_+<|-_+-|u_u|[xX]_[xX]|;_;|=_=|¯\\?_\(ツ\)_/¯|ಠ_ಠ)(?![\w^])"
-     r"|[(（](?P<face>[^()（）\n]{3,14})[)）][╯︵┻━ノヽ彡]{0,8}"),
+     r"|(?<!\\)[(（](?P<face>[^()（）\n]{3,14})[)）][╯︵┻━ノヽ彡]{0,8}"),
 )  # fmt: skip
 _MARKDOWN = frozenset(["note", "cited", "brace", "pair", "face"])
 _SHAPE = re.compile("|".join(f"(?P<{name}_shape>{pattern})" for name, pattern in _SHAPES))
