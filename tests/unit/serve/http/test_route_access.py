@@ -66,7 +66,7 @@ ACCESS = {
     ("GET", "/v1/lexicons/{lexicon_id}"): TEXT,
     ("PUT", "/v1/lexicons/{lexicon_id}"): STORES_TEXT,
     ("DELETE", "/v1/lexicons/{lexicon_id}"): STORES_TEXT,
-    ("POST", "/v1/single-use-token/{token_type}"): SPEECH,
+    ("POST", "/v1/single-use-token/{token_type}"): RouteAccess(frozenset({Scope.SPEECH})),
     ("POST", "/v1/text-to-speech/{name}"): SPEECH,
     ("POST", "/v1/text-to-speech/{name}/stream"): SPEECH,
     ("POST", "/v1/text-to-speech/{name}/with-timestamps"): SPEECH,
