@@ -29,3 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     service = tools.RemoteService(args.url.rstrip("/"), os.environ.get("CHATTTS_KEY"), args.folder)
     tools.build_server(lambda context: service).run("stdio")
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
