@@ -55,6 +55,7 @@ class RedisStore:
         """
         self.place = url_without_password(check_redis_url(url))
         self.set_back: dict[str, str] = {}
+        self._is_closed = False
         self._redis = connect(url, connect_timeout_s=CONNECT_TIMEOUT_S, answer_timeout_s=ANSWER_TIMEOUT_S)
         self._breaker = Breaker()
         self._put = self._redis.register_script(redis_scripts.PUT)
@@ -117,7 +118,8 @@ class RedisStore:
         self._run(self._probe, "probe", [])
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections; a question that is still under way closes its own when it ends."""
+        self._is_closed = True
         self._redis.close()
 
     def _run(self, script: Script, namespace: str, values: list[Any], *, is_write: bool = False) -> Any:
@@ -126,6 +128,9 @@ class RedisStore:
                 answer = self._answer(script, namespace, values, is_write=is_write)
         except Open:
             raise StoreUnavailable(f"the store {SILENCE}; try again", place=self.place) from None
+        finally:
+            if self._is_closed:
+                self._redis.close()
         if isinstance(answer, list) and answer[0] == redis_scripts.GONE:
             raise StoreUnavailable(EVICTED.format(namespace), place=self.place)
         return answer

@@ -203,6 +203,7 @@ IN_TORCH = (
 EXTRAS: dict[str, tuple[str, ...]] = {
     "pipeline": (),
     "serve": (),
+    "serve/protocols/mcp": ("mcp",),
     "scripts": (),
     **dict.fromkeys(IN_TORCH, ("torch",)),
     "scripts/bench": ("bench",),
@@ -222,6 +223,7 @@ BROUGHT = {
     "starlette": "ray",
     "uvicorn": "ray",
     "click": "ray",
+    "httpx2": "mcp",
     "triton": "torch",
     "transformers": "ChatTTS",
     "vocos": "ChatTTS",

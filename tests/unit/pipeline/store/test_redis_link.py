@@ -265,6 +265,25 @@ def test_a_store_that_takes_no_writes_is_said_until_it_does(tmp_path: Path):
         server.kill()
 
 
+def test_a_question_that_outlasts_its_store_leaves_no_connection(tmp_path: Path):
+    server = RedisServer(tmp_path)
+    client, store = redis.Redis.from_url(server.url), RedisStore(server.url)
+    asked = store._probe
+
+    def ask_once_closed(keys: list[str], values: list[object]) -> object:
+        store.close()
+        return asked(keys, values)
+
+    store._probe = ask_once_closed
+    try:
+        store.probe()
+        assert store._redis.connection_pool._available_connections, "the question has made a connection"
+        assert not any(connection.is_connected for connection in store._redis.connection_pool._available_connections)
+        asyncio.run(until(lambda: len(client.client_list()) == 1))
+    finally:
+        server.kill()
+
+
 async def test_a_defect_and_an_outage_are_logged_once_each(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
     problems: dict[str, str] = {}
