@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from pipeline.spec import SAMPLE_RATE
 from pipeline.voices.measure import loudness_lufs, pitches_hz
-from scripts.train_demo.phones import SYMBOLS
-from scripts.train_demo.sounds import SPACE, STOPS, Unit
+from scripts.train_demo.phones import STOPS, SYMBOLS
+from scripts.train_demo.sounds import SPACE, Unit
 from scripts.train_demo.teacher_phones import symbols_of
 from scripts.train_demo.word_errors import edits
 

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from scripts.train_demo.devices import autocast
 from scripts.train_demo.features import log_mel
 from scripts.train_demo.vocoder import Critic
 
@@ -74,7 +75,7 @@ class Contest:
 
     def __init__(self, parameters: Iterable[nn.Parameter], critic: Critic, generate: Generate, device: str) -> None:
         self._parameters, self._critic, self._generate = list(parameters), critic, generate
-        self._is_cuda = device.startswith("cuda")
+        self._device, self._is_cuda = device, device.startswith("cuda")
         self._judged = list(critic.parameters())
         more: dict[str, Any] = {"betas": (0.8, 0.99), "fused": True, "capturable": self._is_cuda, "weight_decay": 0.01}
         self._optimisers = [
@@ -128,24 +129,18 @@ class Contest:
         if not is_alone:
             for parameter in self._judged:
                 parameter.requires_grad_(False)
-            persuasion = self._persuasion(ours, wanted)
+            with autocast(self._device):
+                persuasion = persuasion_loss(self._critic, ours, wanted)
             total, parts["persuasion"] = total + persuasion, persuasion.detach()
             for parameter in self._judged:
                 parameter.requires_grad_(True)
         self._descend(0, self._parameters, total)
         if not is_alone:
-            with self._autocast():
+            with autocast(self._device):
                 judging = critic_loss(self._critic, ours, wanted)
             self._descend(1, self._judged, judging)
             parts["critic"] = judging.detach()
         return parts | {"own": own.detach()}
-
-    def _persuasion(self, ours: Tensor, wanted: Tensor) -> Tensor:
-        with self._autocast():
-            return persuasion_loss(self._critic, ours, wanted)
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast("cuda" if self._is_cuda else "cpu", torch.bfloat16, enabled=self._is_cuda)
 
     def _descend(self, place: int, parameters: list[nn.Parameter], total: Tensor) -> None:
         optimiser = self._optimisers[place]

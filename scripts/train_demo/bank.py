@@ -19,8 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pipeline.spec import HOP, MEL_BANDS, MEL_FRAMES_PER_STEP, SAMPLE_RATE, SAMPLES_PER_STEP
 from scripts.train_demo.codes import BOOKS, CODES, END, PARTS, Coder, fit
-from scripts.train_demo.features import BANDS, FLOOR, FRAMES_PER_STEP, HOP, SAMPLES_PER_STEP, log_mel
+from scripts.train_demo.features import FLOOR, log_mel
 from scripts.train_demo.network import IGNORED, Tables, speaker_vectors
 
 GUIDE_WIDTH = 0.7  # tokens
@@ -82,6 +83,11 @@ class Bank:
         self.mel = torch.cat([self._mel(number) for number in range(len(self.texts))])
         self.codes = torch.empty(0)
 
+    @property
+    def hours(self) -> float:
+        """How long the recordings are."""
+        return len(self.samples) / SAMPLE_RATE / 3600
+
     def _mel(self, number: int) -> Tensor:
         """Returns the frames of a recording (2 steps, 100), in halves of bits."""
         steps = self.steps_of(number)
@@ -95,7 +101,7 @@ class Bank:
     def mel_of(self, number: int) -> Tensor:
         """Returns a recording's frames, two in a row (steps, 200)."""
         steps = self.steps_of(number)
-        return self.mel[2 * steps.start : 2 * steps.stop].float().reshape(-1, 2 * BANDS)
+        return self.mel[2 * steps.start : 2 * steps.stop].float().reshape(-1, 2 * MEL_BANDS)
 
     def encode(self, coder: Coder) -> None:
         """Gives every step its codes."""
@@ -110,7 +116,7 @@ class Bank:
             steps = self.steps_of(number)
             inside = (self.spoken[steps].float() + 0.5) % 1
             classes.append(self.sound[steps].long() * PARTS + (inside * PARTS).long().clamp(max=PARTS - 1))
-        frames = torch.cat(mels).reshape(-1, BANDS)
+        frames = torch.cat(mels).reshape(-1, MEL_BANDS)
         return fit(mels, [one.cpu() for one in classes]), frames.mean(0).abs().clamp(min=1.0)
 
     def groups(self, positions: int, draw: random.Random, least: int = 0) -> Iterator[list[int]]:
@@ -171,7 +177,7 @@ class Bank:
 
     def frames_at(self, steps: Tensor) -> Tensor:
         """Returns the frames of steps (B, T): (B, 100, 2 T)."""
-        frames = (FRAMES_PER_STEP * steps[..., None] + torch.arange(FRAMES_PER_STEP, device=self.device)).flatten(1)
+        frames = (MEL_FRAMES_PER_STEP * steps[..., None] + torch.arange(MEL_FRAMES_PER_STEP, device=self.device)).flatten(1)
         return self.mel[frames].float().transpose(1, 2)
 
     def crops(self, rows: int, frames: int) -> tuple[Tensor, Tensor]:
@@ -179,7 +185,7 @@ class Bank:
 
         Each crop has a loudness of its own, so that no level is special.
         """
-        steps = frames // FRAMES_PER_STEP
+        steps = frames // MEL_FRAMES_PER_STEP
         chances = (self.step_counts - steps).clamp(min=0).float()
         chances[:HELD_OUT] = 0
         numbers = torch.multinomial(chances, rows, replacement=True)
@@ -188,7 +194,7 @@ class Bank:
 
     def crops_at(self, first: Tensor, frames: int, *, is_louder: bool) -> tuple[Tensor, Tensor]:
         """Returns crops, as `crops` does, that begin at the steps `first` (rows, 1)."""
-        mel = self.frames_at(first + torch.arange(frames // FRAMES_PER_STEP, device=self.device))
+        mel = self.frames_at(first + torch.arange(frames // MEL_FRAMES_PER_STEP, device=self.device))
         samples = self.samples_at(first, frames)
         if is_louder:
             louder = torch.empty(len(first), 1, device=self.device).uniform_(0.5, 1.1)

@@ -102,11 +102,6 @@ def _names(draw: random.Random) -> str:
     return _with_commas(words, draw)
 
 
-def everyday_words(draw: random.Random) -> str:
-    """Returns one to four words for a sentence of the other language."""
-    return " ".join(draw.choice(names()).split()) if draw.random() < 0.3 else " ".join(_some(draw)[: draw.randint(1, 2)])
-
-
 def _some(draw: random.Random) -> list[str]:
     words, totals = _vocabulary()
     return draw.choices(words, cum_weights=totals, k=2)
@@ -119,7 +114,7 @@ def _with_commas(words: list[str], draw: random.Random) -> str:
 @cache
 def examples() -> tuple[str, ...]:
     """Returns WordNet's examples as sentences of words and stops."""
-    found = (_plain(one) for file in _files() for one in re.findall(r'"([^"]+)"', file))
+    found = map(_plain, quoted())
     return tuple(sorted({one for one in found if one and 8 <= len(one) <= MAX_CHARACTERS}))
 
 
@@ -135,6 +130,12 @@ def _vocabulary() -> tuple[list[str], list[float]]:
     counts = Counter(word for text in examples() for word in words_in(text))
     kept = sorted(word for word in counts if re.fullmatch("[a-z]+", word))
     return kept, list(accumulate(counts[word] ** 0.4 for word in kept))
+
+
+def quoted() -> Iterator[str]:
+    """Yields WordNet's examples as they stand."""
+    for file in _files():
+        yield from re.findall(r'"([^"]+)"', file)
 
 
 def _files() -> Iterator[str]:

@@ -63,9 +63,9 @@ from scripts.train_demo.codes import BOOKS
 from scripts.train_demo.dvae import LAYERS, STACK_WIDTH, WIDTH, Dvae
 from scripts.train_demo.letter_sounds import taught_pronunciation
 from scripts.train_demo.network import BOTTLENECK, GUIDED_LAYERS, CodeTable, Size, Speaking, speaker_vectors
-from scripts.train_demo.phones import LETTER_RULES, SYMBOLS
+from scripts.train_demo.phones import LETTER_RULES, STOPS, SYMBOLS
 from scripts.train_demo.syllables import default_reading, parts
-from scripts.train_demo.tokens import EVENTS, SPEEDS, STOPS, TABLES, TOKEN_IDS
+from scripts.train_demo.tokens import EVENTS, SPEEDS, TABLES, TOKEN_IDS
 from scripts.train_demo.vocoder import Vocos
 
 # The parts of syllables are no text: they are kept so that training can go on from the checkpoint.

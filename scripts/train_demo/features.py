@@ -14,17 +14,17 @@ from functools import cache
 import torchaudio
 from torch import Tensor
 
-SAMPLE_RATE, HOP, BANDS = 24_000, 256, 100
-FRAMES_PER_STEP = 2
-SAMPLES_PER_STEP = FRAMES_PER_STEP * HOP
+from pipeline.spec import FFT_SIZE, HOP, MEL_BANDS, SAMPLE_RATE
+
 FLOOR = math.log(1e-5)
 
 
 @cache
 def _filters(device: str) -> torchaudio.transforms.MelSpectrogram:
-    return torchaudio.transforms.MelSpectrogram(SAMPLE_RATE, 1024, hop_length=HOP, n_mels=BANDS, center=True, power=1).to(
-        device
+    filters = torchaudio.transforms.MelSpectrogram(
+        SAMPLE_RATE, FFT_SIZE, hop_length=HOP, n_mels=MEL_BANDS, center=True, power=1
     )
+    return filters.to(device)
 
 
 def log_mel(samples: Tensor) -> Tensor:

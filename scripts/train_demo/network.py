@@ -23,7 +23,6 @@ from scripts.train_demo.codes import BOOKS, CODES, DIGITS, LEVELS, digit_table
 ROPE_BASE = 10_000.0
 NORM_EPS = 1e-6
 GUIDED_LAYERS = (1, 2)  # head 0 of each looks at the token being spoken
-SPEAKERS = 3
 BOTTLENECK = 64
 IGNORED = -100
 
@@ -91,7 +90,7 @@ class Layer(nn.Module):
         )
 
     def forward(
-        self, x: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor, guide: Tensor | None
+        self, x: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor | None, guide: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """Maps (B, N, width) to the same; also returns the share of head 0's attention within `guide` (B, N, N): (B, N)."""
         rows, length, width = x.shape
@@ -102,7 +101,7 @@ class Layer(nn.Module):
         )
         query, key, value = (part.view(rows, length, self.heads, -1).transpose(1, 2) for part in torch.split(merged, width, -1))
         query, key = rotate(query, turn), rotate(key, turn)
-        if guide is None:
+        if guide is None or mask is None:
             mixed, right = F.scaled_dot_product_attention(query, key, value, is_causal=True), None
         else:
             scores = (query @ key.transpose(2, 3)).float() / math.sqrt(width // self.heads) + mask
@@ -220,7 +219,7 @@ class Speaking(nn.Module):
         """Maps (B, N, width) to hidden states; also returns each guided head's attention within `guide` (B, N, N): (B, N)."""
         length = x.shape[1]
         turn = rotation(length, self.size.width // self.size.heads, x.device)
-        mask = torch.full((length, length), -1e9, device=x.device).triu(1)
+        mask = None if guide is None else torch.full((length, length), -1e9, device=x.device).triu(1)
         guided = []
         for index, layer in enumerate(self.layers):
             x, right = layer(x, turn, mask, guide if index in GUIDED_LAYERS else None)

@@ -21,8 +21,7 @@ f:ꜰ g:ɢ hh:ʜ ih:ɪ iy:ɨ jh:ᴊ k:ᴋ l:ʟ m:ᴍ n:ɴ ng:ŋ ow:ᴏ oy:œ p:�
 r:ʀ s:ꜱ sh:ʃ t:ᴛ th:θ uh:ʊ uw:ᴜ v:ᴠ w:ᴡ y:ʏ z:ᴢ zh:ʒ
 """
 SYMBOLS = {name: symbol for pair in _PAIRS.split() for name, symbol in [pair.split(":")]}
-SILENCE = "pau"
-STOPS = ".,"
+STOPS = ".,?!"
 
 # A word that is in no dictionary is read letter by letter, longest rule first. This is rough, but mostly intelligible.
 LETTER_RULES: tuple[tuple[str, str], ...] = (

@@ -23,13 +23,25 @@ from typing import Any
 
 from scripts.train_demo.assignments import Assignment, assignment
 from scripts.train_demo.kokoro import alphabet
+from scripts.train_demo.phones import STOPS
 from scripts.train_demo.sounds import SPACE, Unit
 from scripts.train_demo.syllables import parts_of, syllables
 from scripts.train_demo.teacher_phones import symbols_of
-from scripts.train_demo.tokens import BREATH, EVENTS, PREFIX, SPEEDS, STOPS, SUFFIX, TABLES, TOKEN_IDS
+from scripts.train_demo.tokens import BREATH, EVENTS, PREFIX, SPEEDS, SUFFIX, TABLES, TOKEN_IDS
 
 CHUNK = 250
 ASPIRATION = "ʰ"
+
+
+def tables() -> dict[str, Any]:
+    """Returns the first line: what is to be known of the tokens."""
+    return {
+        "vocabulary": TABLES.vocabulary,
+        "syllable_parts": TABLES.syllable_parts.tolist(),
+        "speaker_position": TABLES.speaker_position,
+        "pauses": [TOKEN_IDS[token] for token in (*STOPS, BREATH)],
+        "breath": TOKEN_IDS[BREATH],
+    }
 
 
 def lines(seed: int, number: int) -> list[dict[str, Any]]:
@@ -91,15 +103,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--processes", type=int, default=1)
     args = parser.parse_args()
-    head = {
-        "vocabulary": TABLES.vocabulary,
-        "syllable_parts": TABLES.syllable_parts.tolist(),
-        "speaker_position": TABLES.speaker_position,
-        "pauses": [TOKEN_IDS[token] for token in (*STOPS, BREATH)],
-        "breath": TOKEN_IDS[BREATH],
-    }
     with gzip.open(args.file, "wt", encoding="utf-8") as file, ProcessPoolExecutor(args.processes) as pool:
-        file.write(json.dumps(head) + "\n")
+        file.write(json.dumps(tables()) + "\n")
         for number, found in enumerate(pool.map(partial(lines, args.seed), range(-(-args.recordings // CHUNK)))):
             file.writelines(json.dumps(one, ensure_ascii=False) + "\n" for one in found)
             print(f"{(number + 1) * CHUNK} of {args.recordings}", flush=True)

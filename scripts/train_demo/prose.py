@@ -22,10 +22,9 @@ from wordfreq import top_n_list
 
 from pipeline.text.normalize import normalize
 from scripts.train_demo.english_texts import english as rare_english
-from scripts.train_demo.english_texts import names
+from scripts.train_demo.english_texts import names, quoted
 from scripts.train_demo.held_out import held_out_texts
 
-WORDNET = Path("/usr/share/wordnet")
 FORTUNES = Path("/usr/share/games/fortunes")
 QUOTED = ("literature", "wisdom", "people", "humorists", "love", "work", "science", "kids", "food", "travel", "education")
 SHORTEST, LONGEST_ENGLISH, LONGEST_CHINESE = 8, 150, 44
@@ -139,9 +138,8 @@ def _key(written: str) -> tuple[str, ...] | str:
 @cache
 def _wordnet() -> tuple[str, ...]:
     """Returns the examples of WordNet as sentences."""
-    files = ((WORDNET / f"data.{part}").read_text(encoding="utf-8", errors="ignore") for part in ("noun", "verb", "adj", "adv"))
-    found = {one.strip() for file in files for one in re.findall(r'"([^"]+)"', file)}
-    return tuple(sorted(one[0].upper() + one[1:] for one in found if SHORTEST <= len(one) <= LONGEST_ENGLISH))
+    found = {example.strip() for example in quoted()}
+    return tuple(sorted(text[0].upper() + text[1:] for text in found if SHORTEST <= len(text) <= LONGEST_ENGLISH))
 
 
 @cache

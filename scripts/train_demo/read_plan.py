@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scripts.train_demo.features import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from scripts.train_demo.devices import allow_tf32
 from scripts.train_demo.kokoro import SAMPLES_PER_TICK, Kokoro, fetched_voices
 
 LEAD_S, TRAIL_S = 0.06, 0.16
@@ -41,7 +42,7 @@ PLAN = "plan.jsonl.gz"
 def read(folder: Path, device: str, graph: Path | None, seconds: float, first: int, step: int) -> None:
     """Reads every step-th chunk from the first on, unless it is there, and begins none when the time is over."""
     torch.set_num_threads(1)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    allow_tf32()
     ends, teacher = time.monotonic() + seconds, Kokoro(folder / "kokoro", device, graph)
     with gzip.open(folder / PLAN, "rt", encoding="utf-8") as file:
         head = json.loads(next(file))

@@ -18,9 +18,9 @@ from importlib.resources import files
 
 import rjieba
 
+from scripts.train_demo.phones import STOPS
 from scripts.train_demo.syllables import readings, syllables
 
-STOPS = ",.?!"
 SPACE = " "
 _PIECE = re.compile(rf"[A-Za-z']+|[\u4e00-\u9fff]+|[{STOPS}]")
 _VOWELS = "AIOWYaeiouæɑɐɔəɛɜɪʊʌᵊᵻ"

@@ -9,10 +9,9 @@ Never: audio
 import torch
 
 from scripts.train_demo.network import Tables
-from scripts.train_demo.phones import SYMBOLS
+from scripts.train_demo.phones import STOPS, SYMBOLS
 from scripts.train_demo.syllables import parts, parts_of, syllables
 
-STOPS = ".,?!"
 PREFIX = ("[Stts]", "[spk_emb]", "[speed_5]")
 SUFFIX = "[Ptts]"
 SPEEDS = {"[speed_2]": 0.75, "[speed_5]": 1.0, "[speed_8]": 1.3}  # pace

@@ -12,7 +12,6 @@ state must name the phone; and the codes it reads are distorted a little, as its
 """
 
 import argparse
-import json
 import random
 import time
 from collections.abc import Iterator
@@ -26,7 +25,8 @@ from torch import Tensor
 
 from scripts.train_demo.bank import HELD_OUT, Bank, Batch, tables_of
 from scripts.train_demo.codes import Coder
-from scripts.train_demo.files import save
+from scripts.train_demo.devices import allow_tf32, autocast
+from scripts.train_demo.files import report, save
 from scripts.train_demo.muon import Muon
 from scripts.train_demo.network import IGNORED, Size, Speaking
 from scripts.train_demo.read_plan import PLAN
@@ -109,8 +109,7 @@ class Training:
             self._steps, self._passes, self._positions = saved["steps"], saved["passes"], saved["positions"]
             trained_s = saved["trained_s"]
         self._schedule = Schedule(seconds, trained_s)
-        hours = len(self.bank.samples) / 24_000 / 3600
-        print(f"gpt: {len(self.bank.texts)} recordings, {hours:.2f} hours", flush=True)
+        print(f"gpt: {len(self.bank.texts)} recordings, {self.bank.hours:.2f} hours", flush=True)
 
     def run(self, positions: int) -> None:
         """Trains until the time is over."""
@@ -136,7 +135,7 @@ class Training:
             for settings in optimiser.param_groups:
                 settings["lr"] = rate * share
         self.model.train()
-        with self._autocast():
+        with autocast(self._device):
             batch = self.bank.batch(group, NOISE)
             total, self._parts = losses(self.model, batch, self.bank)
         total.backward()  # type: ignore[no-untyped-call]
@@ -147,14 +146,11 @@ class Training:
         self._steps += 1
         self._positions += batch.tokens.numel()
 
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self._device.split(":")[0], torch.bfloat16, enabled=self._device != "cpu")
-
     @torch.no_grad()
     def _report(self) -> None:
         """Measures the held-out losses, without noise, and writes a line."""
         self.model.eval()
-        with self._autocast():
+        with autocast(self._device):
             batch = self.bank.batch(list(range(min(HELD_OUT, len(self.bank.texts)))), 0.0)
             judged = losses(self.model, batch, self.bank, 1)[1]
         line: dict[str, Any] = {
@@ -165,9 +161,7 @@ class Training:
             "learned": {name: round(value.item(), 3) for name, value in self._parts.items()},
             "held_out": {name: round(value.item(), 3) for name, value in judged.items()},
         }
-        print("gpt", json.dumps(line), flush=True)
-        with (self._folder / "gpt.jsonl").open("a") as log:
-            log.write(json.dumps(line) + "\n")
+        report(self._folder, "gpt", line)
 
     def save(self) -> None:
         """Writes the state."""
@@ -194,7 +188,7 @@ def main() -> None:
     for name, default in asdict(Size()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
     args = parser.parse_args()
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    allow_tf32()
     size = Size(**{name: getattr(args, name) for name in asdict(Size())})
     Training(args.folder, size, args.device, args.seconds, args.recordings).run(args.positions)
 

@@ -20,15 +20,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pipeline.spec import MEL_FRAMES_PER_STEP
 from scripts.train_demo.adversarial import Contest
 from scripts.train_demo.bank import Bank, tables_of
-from scripts.train_demo.codes import Coder
-from scripts.train_demo.features import FRAMES_PER_STEP
-from scripts.train_demo.files import save
+from scripts.train_demo.devices import allow_tf32, autocast
+from scripts.train_demo.files import report, save
 from scripts.train_demo.network import Size, Speaking
 from scripts.train_demo.read_plan import PLAN
 from scripts.train_demo.schedule import Schedule
-from scripts.train_demo.train_vocoder import FRAMES, REPORT_S, held_out, report
+from scripts.train_demo.train_gpt import open_coder
+from scripts.train_demo.train_vocoder import FRAMES, REPORT_S, figures, held_out
 from scripts.train_demo.vocoder import Critic, Vocos
 
 ROWS = 20
@@ -37,7 +38,7 @@ AROUND = 6  # steps of context on both sides of what is decoded
 POSITIONS = 12_000
 NOISE = 0.25
 MEL_WEIGHT = 12.0  # of the decoder's own frames
-CROPPED = FRAMES // FRAMES_PER_STEP
+CROPPED = FRAMES // MEL_FRAMES_PER_STEP
 LEAST = CROPPED + 2 * AROUND
 
 
@@ -46,12 +47,14 @@ class Joint:
 
     def __init__(self, folder: Path, device: str, recordings: int | None, rows: int = ROWS) -> None:
         self._rows, self._copied = rows, max(1, round(COPIED_SHARE * rows))
-        states = (torch.load(folder / name, map_location=device) for name in ("gpt.pt", "vocoder.pt", "coder.pt"))
-        self.gpt_state, self.vocoder_state, coder = states
+        self.gpt_state, self.vocoder_state = (
+            torch.load(folder / name, map_location=device) for name in ("gpt.pt", "vocoder.pt")
+        )
         size = Size(**self.gpt_state["size"])
         self.bank = Bank(folder / "chunks", device, size.width, recordings)
-        self.bank.encode(Coder(coder["weight"], coder["bias"]))
-        self.speaking = Speaking(size, coder["coef"], tables_of(folder / PLAN)).to(device)
+        coder, coef = open_coder(folder, self.bank)
+        self.bank.encode(coder)
+        self.speaking = Speaking(size, coef, tables_of(folder / PLAN)).to(device)
         self.speaking.load_state_dict(self.gpt_state["model"])
         self.vocoder, critic = Vocos().to(device), Critic().to(device)
         self.vocoder.load_state_dict(self.vocoder_state["model"])
@@ -62,13 +65,13 @@ class Joint:
 
     def _generate(self, states: Tensor, mel: Tensor, copied: Tensor) -> tuple[Tensor, Tensor]:
         """Maps states (rows, steps, width) and recorded frames to samples, and to the distance of the decoded frames."""
-        decoded = self.speaking.mel_decoder(states)[:, :, FRAMES_PER_STEP * AROUND : -FRAMES_PER_STEP * AROUND]
+        decoded = self.speaking.mel_decoder(states)[:, :, MEL_FRAMES_PER_STEP * AROUND : -MEL_FRAMES_PER_STEP * AROUND]
         return self.vocoder(torch.cat([decoded, copied])), MEL_WEIGHT * (decoded - mel).abs().mean()
 
     @torch.no_grad()
     def inputs(self, numbers: list[int]) -> tuple[Tensor, ...]:
         """Returns original samples, states, their frames and recorded frames of a batch of recordings."""
-        with torch.autocast(self._device.split(":")[0], torch.bfloat16, enabled=self._device != "cpu"):
+        with autocast(self._device):
             batch = self.bank.batch(numbers, NOISE)
             hidden, _ = self.speaking.trunk(self.speaking.embed(batch.tokens, batch.codes, batch.is_code, batch.speakers))
         group = torch.tensor(numbers, device=self._device)
@@ -99,7 +102,7 @@ def main() -> None:
     parser.add_argument("--recordings", type=int, help="to read; default: all")
     args = parser.parse_args()
     torch.manual_seed(2)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    allow_tf32()
     joint = Joint(args.folder, args.device, args.recordings, args.rows)
     schedule, last, step, passes = Schedule(args.seconds, last_part=0.6), time.monotonic(), 0, 0
     while schedule.progress < 1:
@@ -108,12 +111,12 @@ def main() -> None:
             step += 1
             if time.monotonic() - last > REPORT_S:
                 last = time.monotonic()
-                report(args.folder, step, schedule.progress, parts, held_out(joint.vocoder, joint.bank))
+                report(args.folder, "joint", figures(step, schedule.progress, parts, held_out(joint.vocoder, joint.bank)))
             if schedule.progress >= 1:
                 break
         passes += 1
     joint.save(args.folder)
-    report(args.folder, step, 1.0, parts, held_out(joint.vocoder, joint.bank))
+    report(args.folder, "joint", figures(step, 1.0, parts, held_out(joint.vocoder, joint.bank)))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ Never: the losses (adversarial.py), the checkpoint's layout
 """
 
 import argparse
-import json
 import math
 import time
 from pathlib import Path
@@ -20,7 +19,8 @@ from torch import Tensor
 
 from scripts.train_demo.adversarial import Contest, spectral_loss
 from scripts.train_demo.bank import HELD_OUT, Bank
-from scripts.train_demo.files import save
+from scripts.train_demo.devices import allow_tf32
+from scripts.train_demo.files import report, save
 from scripts.train_demo.schedule import Schedule
 from scripts.train_demo.vocoder import Critic, Vocos
 
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--recordings", type=int, help="to read; default: all")
     args = parser.parse_args()
     torch.manual_seed(1)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    allow_tf32()
     file = args.folder / "vocoder.pt"
     saved = torch.load(file, map_location=args.device) if file.exists() else None
     model, critic = Vocos().to(args.device), Critic().to(args.device)
@@ -50,16 +50,16 @@ def main() -> None:
     contest = Contest(model.parameters(), critic, lambda mel: (model(mel), mel.new_zeros(())), args.device)
     step = saved["steps"] if saved else 0
     schedule, last = Schedule(args.seconds, saved["trained_s"] if saved else 0.0), time.monotonic()
-    print(f"vocoder: {len(bank.texts)} recordings, {len(bank.samples) / 24_000 / 3600:.2f} hours", flush=True)
+    print(f"vocoder: {len(bank.texts)} recordings, {bank.hours:.2f} hours", flush=True)
     while (progress := schedule.progress) < 1:
         mel, wanted = bank.crops(args.rows, FRAMES)
         parts = contest.learn((wanted, mel), share=schedule.share(step), is_alone=progress < ALONE)
         step += 1
         if time.monotonic() - last > REPORT_S:
             last = time.monotonic()
-            report(args.folder, step, progress, parts, held_out(model, bank))
+            report(args.folder, "vocoder", figures(step, progress, parts, held_out(model, bank)))
     save(file, {"model": model.state_dict(), "steps": step, "trained_s": schedule.trained_s, **contest.state()})
-    report(args.folder, step, 1.0, parts, held_out(model, bank))
+    report(args.folder, "vocoder", figures(step, 1.0, parts, held_out(model, bank)))
 
 
 @torch.no_grad()
@@ -71,13 +71,11 @@ def held_out(model: Vocos, bank: Bank) -> dict[str, float]:
     return _rounded(spectral_loss(model(mel), wanted)[1])
 
 
-def report(folder: Path, step: int, progress: float, learned: dict[str, Tensor], judged: dict[str, float]) -> None:
-    """Prints and keeps a line."""
+def figures(step: int, progress: float, learned: dict[str, Tensor], judged: dict[str, float]) -> dict[str, Any]:
+    """Returns a line of the log."""
     line: dict[str, Any] = {"steps": step, "progress": round(progress, 3), "learned": _rounded(learned), "held_out": judged}
     assert all(map(math.isfinite, line["learned"].values())), f"the losses are no numbers any more: {line}"
-    print("vocoder", json.dumps(line), flush=True)
-    with (folder / "vocoder.jsonl").open("a") as log:
-        log.write(json.dumps(line) + "\n")
+    return line
 
 
 def _rounded(parts: dict[str, Tensor]) -> dict[str, float]:

@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
+from pipeline.spec import FFT_SIZE, HOP, MEL_BANDS
 from scripts.train_demo.network import ConvNeXtBlock
 
-FFT_SIZE, HOP = 1024, 256
 WIDTH, LAYERS = 320, 6
 RESOLUTIONS = ((512, 128), (1024, 256), (2048, 512))  # window, hop of the judges of spectra
 PERIODS = (2, 3, 5, 7, 11)
@@ -33,7 +33,7 @@ class Backbone(nn.Module):
 
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()
-        self.embed = nn.Conv1d(100, width, 7, padding=3)
+        self.embed = nn.Conv1d(MEL_BANDS, width, 7, padding=3)
         self.norm = nn.LayerNorm(width, eps=1e-6)
         self.convnext = nn.ModuleList(ConvNeXtBlock(width, 3 * width, scale="gamma", dilation=1) for _ in range(layers))
         self.final_layer_norm = nn.LayerNorm(width, eps=1e-6)

@@ -27,13 +27,13 @@ from scripts.train_demo.held_out import held_out, held_out_texts
 from scripts.train_demo.letter_sounds import alignments, learn
 from scripts.train_demo.muon import orthogonal
 from scripts.train_demo.network import Size, Speaking, speaker_vectors
-from scripts.train_demo.phones import SYMBOLS, lexicon, pronounce, taught_words
+from scripts.train_demo.phones import STOPS, SYMBOLS, lexicon, pronounce, taught_words
 from scripts.train_demo.recogniser import Recogniser, mistakes
 from scripts.train_demo.sentences import MAX_CHARACTERS, sentence, words_of
 from scripts.train_demo.syllables import parts_of, readings, syllables
 from scripts.train_demo.teacher import SPEAKERS as FLITE_VOICES
 from scripts.train_demo.teacher import speak
-from scripts.train_demo.tokens import PREFIX, STOPS, SUFFIX, TABLES, TOKEN_IDS, VOCABULARY
+from scripts.train_demo.tokens import PREFIX, SUFFIX, TABLES, TOKEN_IDS, VOCABULARY
 from scripts.train_demo.vocoder import Vocos as TrainedVocos
 from tests.support.effort import examples
 from tests.support.services import needed_program

@@ -13,30 +13,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from scripts.train_demo import prose, train_gpt
 from scripts.train_demo.adversarial import Contest
 from scripts.train_demo.assignments import SPEAKERS, Assignment, _shares, _with_events
 from scripts.train_demo.bank import HELD_OUT, Bank
 from scripts.train_demo.codes import BOOKS, CODES, END
-from scripts.train_demo.features import FLOOR, SAMPLE_RATE, SAMPLES_PER_STEP
+from scripts.train_demo.features import FLOOR
 from scripts.train_demo.network import IGNORED, Size, Speaking, speaker_vectors
-from scripts.train_demo.plan import line
+from scripts.train_demo.plan import line, tables
 from scripts.train_demo.prose import Text
 from scripts.train_demo.read_plan import LAG_S, PLAN, _write, aligned
 from scripts.train_demo.schedule import Schedule
 from scripts.train_demo.sounds import Unit, sounds
-from scripts.train_demo.tokens import BREATH, LAUGH, PREFIX, STOPS, SUFFIX, TABLES, TOKEN_IDS
+from scripts.train_demo.tokens import BREATH, LAUGH, PREFIX, SUFFIX, TABLES, TOKEN_IDS
 from scripts.train_demo.vocoder import Critic, FourierHead, Vocos
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = Size(width=64, layers=3, heads=2, mlp_width=96, decoder_width=32, decoder_layers=2)
-HEAD = {
-    "vocabulary": TABLES.vocabulary,
-    "syllable_parts": TABLES.syllable_parts.tolist(),
-    "speaker_position": TABLES.speaker_position,
-    "pauses": [TOKEN_IDS[token] for token in (*STOPS, BREATH)],
-    "breath": TOKEN_IDS[BREATH],
-}
 ENGLISH = (Unit("h", "h"), Unit("##ˈI", "ˈI"), Unit(" ", " "), Unit("ˈɑ", "ˈɑ"), Unit("##ɹ", "ɹ"), Unit(".", "."))
 MANDARIN = (Unit("zhong1", "ꭧʊ→ŋ"), Unit("guo2", "kwo↗"), Unit(",", ","), Unit(" ", " "), Unit("an1", "a→n"), Unit(".", "."))
 NAMES = {number: token for token, number in TOKEN_IDS.items()}
@@ -137,7 +131,7 @@ def test_every_step_has_the_token_that_sounds(numbered):
     ticks = [6, 4, 2, 4, 2, 2, 4, 4, 4, 6]
     assert len(ticks) == len(entry["ids"]) + 2
     audio = sounding(ticks, {8})
-    cut = aligned(audio, torch.tensor(ticks), entry, HEAD)
+    cut = aligned(audio, torch.tensor(ticks), entry, tables())
     assert len(cut["samples"]) == len(cut["sound"]) * SAMPLES_PER_STEP == len(cut["spoken"]) * SAMPLES_PER_STEP
     names = [NAMES[number] for number in cut["sound"].tolist()]
     assert list(dict.fromkeys(names)) == ["ʜ", "##ꭤ", "ᴀ", "##ʀ", "."]
@@ -153,7 +147,7 @@ def test_a_pause_that_the_teacher_counts_to_a_phone_is_the_stops(numbered):
     ticks = [6, 4, 2, 4, 2, 2, 4, 20, 4, 6]
     audio = sounding(ticks, {8})
     audio[sum(ticks[:7], 4) * 600 - round(LAG_S * SAMPLE_RATE) :] = 0
-    cut = aligned(audio, torch.tensor(ticks), entry, HEAD)
+    cut = aligned(audio, torch.tensor(ticks), entry, tables())
     names = [NAMES[number] for number in cut["sound"].tolist()]
     assert names.count("##ʀ") <= 8
     assert names.count(".") >= 5
@@ -163,7 +157,7 @@ def test_a_breath_is_heard_in_its_pause(numbered):
     entry = planned((*ENGLISH[:2], Unit(BREATH, ", "), *ENGLISH[3:]))
     ticks = [6, 4, 2, 4, 8, 8, 2, 4, 4, 4, 6]
     audio = sounding(ticks, {4, 5})
-    cut = aligned(audio, torch.tensor(ticks), entry, HEAD)
+    cut = aligned(audio, torch.tensor(ticks), entry, tables())
     pauses = [NAMES[number] == BREATH for number in cut["sound"].tolist()]
     quiet = cut["samples"].reshape(-1, SAMPLES_PER_STEP)[torch.tensor(pauses)].float().abs()
     assert 20 < quiet.max() < 2500
@@ -190,7 +184,7 @@ def recorded(folder: Path, count: int = HELD_OUT + 8) -> None:
         )
     _write(folder / "chunks" / "00000.pt", ready)
     with gzip.open(folder / PLAN, "wt") as file:
-        file.write(json.dumps(HEAD) + "\n")
+        file.write(json.dumps(tables()) + "\n")
 
 
 @pytest.fixture(scope="module")
