@@ -28,14 +28,8 @@ from pipeline.checkpoint.layout import (
 from pipeline.spec import CODEBOOKS, RMS_EPS
 
 AUDIO_VOCAB = 626  # 625 codes and the end
-
-
 LLAMA_VOCAB = 32  # rows of `embed_tokens`, which transformers' LlamaModel requires and nothing uses
-
-
 LLAMA_VOCAB_REAL = 32_000
-
-
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -183,14 +177,8 @@ def _cjk_characters() -> list[str]:
 
 
 COMMON_CJK = 3755  # GB 2312's first level
-
-
 REAL_TEXT_VOCAB = 21_178  # of 2Noise/ChatTTS
-
-
 REAL_VOCABULARY = REAL_TEXT_VOCAB - len(SPECIAL_TOKENS) - len(CONTROL_TOKENS)
-
-
 RANDOM_MODELS = {
     "small-random": RandomModel(
         layers=3,

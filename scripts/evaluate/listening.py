@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 
 from pipeline.checkpoint.capabilities import Language
 from scripts.train_demo import mandarin_teacher
+from scripts.train_demo import teacher as english_teacher
 from scripts.train_demo.held_out import Kind
 from scripts.train_demo.mandarin_teacher import MANDARIN_VOICES
 from scripts.train_demo.recogniser import Recogniser, mistakes
 from scripts.train_demo.sentences import words_of
 from scripts.train_demo.syllable_recogniser import SyllableRecogniser, as_heard
 from scripts.train_demo.syllables import CHARACTER, readings
-from scripts.train_demo.teacher import SPEAKERS
-from scripts.train_demo.teacher import speak as flite
 from scripts.train_demo.word_errors import edits
 
 KINDS: dict[Language, tuple[Kind, ...]] = {"en": ("words", "digits", "everyday", "balanced", "names"), "zh": ("mandarin",)}
@@ -95,8 +94,8 @@ def teacher(kind: Kind, sentence: str) -> Recording:
         if spoken is None:
             raise ValueError(f"espeak-ng does not say the syllables of {sentence!r}")
         return Recording(spoken.samples, mandarin_teacher.RATE, time.perf_counter() - started)
-    utterance = flite(sentence, SPEAKERS[0])
-    return Recording(utterance.samples, utterance.rate, time.perf_counter() - started)
+    samples = english_teacher.speak(sentence)
+    return Recording(samples, english_teacher.RATE, time.perf_counter() - started)
 
 
 def pinyin(sentence: str) -> str:

@@ -40,8 +40,6 @@ ID_LENGTH = 10
 SECRET_BYTES = 32
 KEY_ID = re.compile(rf"[{ID_LETTERS}]{{{ID_LENGTH}}}")
 KEY = re.compile(rf"ck-({KEY_ID.pattern})-([A-Za-z0-9_-]{{43}})")
-
-
 LOST = (
     "this service has had keys, and their store holds none: it was lost, emptied, or its last key was revoked. Restore the "
     f"store or create a key (chattts-serve keys add NAME); {FORGET} opens the service to its own machine again"

@@ -34,8 +34,6 @@ FOREIGN_MODELS = (
 IMPORT_PATH = "serve.app:build_app"
 
 PROJECT = Path(__file__).resolve().parents[2]
-
-
 UNREAD_BYTES_PER_REPLY = 1 << 20  # counted for each beside its audio, so that max_unread_bytes bounds their number too
 UNREAD_SHARES = 8  # one reply may hold an eighth of what all may hold
 LEAST_UNREAD_BYTES = 2 * UNREAD_SHARES * UNREAD_BYTES_PER_REPLY

@@ -75,8 +75,6 @@ LOOK_S = 1.0
 RECORDS_PERIOD_S = 0.5  # until what one replica stores counts on every other: voices, keys, lexicons, purges
 STORE_PERIOD_S = 5.0  # of looking whether stores take writes
 DASHBOARDS = ("ray_dashboard", "grafana")  # keys of http: what the page's status links to
-
-
 ROOT = Path(pipeline.__file__).parent
 COMPILED = "__pycache__"
 LIBRARIES = ("numpy", "av", "soxr", "OpenCC", "rjieba", "emoji")

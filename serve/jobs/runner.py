@@ -43,8 +43,6 @@ TIDY_S = 60.0
 BEATS = 3  # per lease
 HELD_PER_PART = 8  # jobs that are held for each part that is spoken at once, so that keys can take turns
 TURN_S = 30.0  # a job is held at least so long, before it makes room for another key's
-
-
 CLAIM_S = 600.0
 """a claim of an id that is older is one that a crash has left"""
 

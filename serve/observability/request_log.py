@@ -17,8 +17,6 @@ from serve.observability.stage_timings import Fields, StageTimings
 LOG = logging.getLogger("ray.serve.chattts")
 
 FIELDS = "ray_serve_extra_fields"  # Serve's JSON formatter puts what is in it beside the message
-
-
 WANT_OF_ROOM = frozenset({"overloaded", "draining"})
 """codes of refusals that come in bursts: a line for each would cost more than the refusal"""
 SECOND = 1.0

@@ -18,8 +18,6 @@ from serve.speech.schemas.speech import TIDY, PostBody, SpeechBody
 LOG = logging.getLogger("ray.serve.chattts")
 
 SKIPPED_CHUNK_SIZES = 2  # of the vocoder's: the first chunk is the third size
-
-
 ESCALATE_ABOVE = 0.8  # share of the capacity, or of the engine's queue, that adds a step: a burst still fits
 RECOVER_BELOW = 0.5  # share at or below which a step is removed: far enough from the other that the level settles
 SLOW_RTF = 0.8  # [s per second of audio] adds a step, never a refusal: streams are about to stop

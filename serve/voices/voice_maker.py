@@ -38,8 +38,6 @@ LOG = logging.getLogger("ray.serve.chattts")
 
 MAX_LETTERS_PER_SECOND = 40  # of a transcript; speech is never faster
 ROOM_FOR_TEXT = 192  # positions of a prompt that a recording must leave
-
-
 READER = "pipeline.voices.reference"
 READ_TIMEOUT_S = 30.0
 NO_CHILD_RETRY_S = 5.0

@@ -23,8 +23,6 @@ FREE = Quota(requests_per_s=None, streams=None, characters_a_day=None)
 LOOPBACK = "127.0.0.1"
 SPEECH = frozenset({Scope.SPEECH})
 SCOPES: tuple[Scope, ...] = KeyRecord.model_fields["scopes"].default  # of a key that is made without any
-
-
 TURNS = 3  # of the loop, that a store's question takes, and its answer
 
 

@@ -39,8 +39,6 @@ _OLD_YEAR_BEFORE = re.compile(
     r"autumn|winter|plague|fall) of|ca\.|c\.)\s$",
     re.IGNORECASE | re.ASCII,
 )
-
-
 _COUNT_BEFORE = re.compile(
     r"\b(?:sum|total|product|average|square|root|population|altitude|height|length|capacity|score|rating) of\s$",
     re.IGNORECASE | re.ASCII,

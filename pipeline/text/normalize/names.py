@@ -16,8 +16,6 @@ from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, bef
 from pipeline.text.normalize.words import ABBREVIATIONS, CONTRACTIONS, GREEK, PARTICIPLES, SUBJECTS, WORD_ACRONYMS
 
 _SHOUTING_WORDS = 3
-
-
 _HAD_AFTER = re.compile(
     rf"\s(?:(?:never|just|already|always|not|ever|only|also|really|both|all|since|still|hardly|barely|recently|often|once|long|finally|"
     rf"[a-z]{{3,9}}ly)\s){{0,2}}(?:better\b|{alternatives(PARTICIPLES)}|[a-z]{{2,12}}ed(?<!\sneed)(?<!\sfeed)(?<!ceed)(?<!\sspeed)(?<!\sbleed)(?<!breed))\b",

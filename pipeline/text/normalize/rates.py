@@ -60,8 +60,6 @@ _SIZED_BEFORE = re.compile(
     r"\b(?:screen|display|monitor|size|diameter|wheels?|pizza|tv|width|height|depth|waist)\b|[屏寸径]", re.IGNORECASE
 )
 _FEET_BEFORE = re.compile(r"(?:\b(?:ft|feet|foot)\.?|\d'|\d\s?in\.?\s?[x×]|by)\s?$")
-
-
 _HEAT = re.compile(
     r"\b(?:bake|oven|temp(?:erature)?s?|heat(?:ed)?|cook|roast|boil(?:s|ing)?|fever|highs?|lows?|freez\w+|preheat(?:ed)?|degrees|warm|cold|hot|"
     r"melts?|sous vide|thermostat)\b|温|烤箱|预热|烧到|加热",

@@ -70,8 +70,6 @@ class Format:
 
 
 FLOAT32, BFLOAT16 = Format("float32"), Format("bfloat16")
-
-
 EIGHT_BITS = (
     Format("bfloat16", weights="int8"),
     Format("bfloat16", kv="int8"),

@@ -24,11 +24,7 @@ from serve.http.route_access import open_to_all
 
 LICENCE = "AGPL-3.0-or-later"
 ARCHIVE = "/source.tar.gz"
-
-
 router = APIRouter()
-
-
 PACKAGE = "chattts-serve"
 FOLDERS = ("pipeline", "serve", "scripts", "tests", "docs")
 KINDS = frozenset({".py", ".sh", ".cpp", ".h", ".html", ".css", ".js", ".txt", ".tsv", ".npy", ".json", ".md", ".typed"})

@@ -48,8 +48,6 @@ SILENCE_S = 0.1  # of a context that has nothing to say
 
 Query = TypeVar("Query", bound=SocketQuery)
 Beginning = TypeVar("Beginning")
-
-
 NAMES = ("alignment", "normalizedAlignment")
 
 

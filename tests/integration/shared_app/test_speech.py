@@ -61,8 +61,6 @@ def test_sixteen_clients_at_once_hear_what_each_hears_alone(cluster: Cluster):
 
 
 EVERYTHING = {"trim": True, "denoise": "on", "gain_db": 3, "loudness_lufs": -18, "fade_ms": 20}
-
-
 LOW = {"latency": "low"}
 
 

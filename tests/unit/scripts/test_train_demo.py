@@ -31,8 +31,7 @@ from scripts.train_demo.phones import STOPS, SYMBOLS, lexicon, pronounce, taught
 from scripts.train_demo.recogniser import Recogniser, mistakes
 from scripts.train_demo.sentences import MAX_CHARACTERS, sentence, words_of
 from scripts.train_demo.syllables import parts_of, readings, syllables
-from scripts.train_demo.teacher import SPEAKERS as FLITE_VOICES
-from scripts.train_demo.teacher import speak
+from scripts.train_demo.teacher import RATE, speak
 from scripts.train_demo.tokens import PREFIX, SUFFIX, TABLES, TOKEN_IDS, VOCABULARY
 from scripts.train_demo.vocoder import Vocos as TrainedVocos
 from tests.support.effort import examples
@@ -169,8 +168,7 @@ def test_words_that_sound_alike_are_one_word():
 def test_the_recogniser_hears_the_teacher():
     needed_program("flite", "flite")
     recogniser = Recogniser()
-    utterance = speak("five seven two", FLITE_VOICES[0])
-    assert recogniser.transcribe(utterance.samples, utterance.rate, "digits") == ["five", "seven", "two"]
+    assert recogniser.transcribe(speak("five seven two"), RATE, "digits") == ["five", "seven", "two"]
     assert recogniser.transcribe(np.zeros(16_000, np.float32), 16_000, "digits") in ([], ["eight"])
 
 

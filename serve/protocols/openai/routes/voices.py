@@ -56,8 +56,6 @@ NO_CONSENT = ("", "0", "false", "no", "off")
 R = TypeVar("R")
 
 router = APIRouter()
-
-
 CANDIDATES = 16  # embeddings compared per seed that is returned
 
 

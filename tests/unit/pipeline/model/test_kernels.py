@@ -36,8 +36,6 @@ CPU = torch.device("cpu")
 SLOTS, HEADS, HEAD_DIM, POSITIONS = 3, 2, 16, 320
 DTYPES = [torch.float32, torch.bfloat16]
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2}  # of an angle of hundreds in float32; of the cache's dtype
-
-
 KVS = ["dtype", "int8"]
 
 

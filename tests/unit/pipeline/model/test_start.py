@@ -17,8 +17,6 @@ from pipeline.model.gpu import identity, placement, prepare
 from pipeline.model.out_of_memory import named_out_of_memory
 
 CPU = torch.device("cpu")
-
-
 SMALL = ((96, 256),)
 
 

@@ -290,8 +290,6 @@ from pipeline.engine import engine_fingerprint
 from pipeline.native.compiler import best_instructions
 print(best_instructions(), engine_fingerprint._form(EngineConfig()))
 """
-
-
 AVX2, AVX512 = instructions.AVX2_FLAGS, instructions.AVX512_FLAGS
 
 

@@ -23,15 +23,11 @@ from tests.support.effort import examples
 from tests.support.services import RedisServer
 
 ROOT = Path(__file__).resolve().parents[4]
-
-
 PATIENCE_S = 30.0  # a Redis on a busy machine answers late, but it answers
 
 
 # So slow that no test's own time gives anything back.
 SLOW = Quota(requests_per_s=0.0001, burst=6, streams=3, characters_a_day=1000, audio_s_a_minute=0.001)
-
-
 STREAMS = Quota(requests_per_s=None, characters_a_day=None, streams=2)
 
 

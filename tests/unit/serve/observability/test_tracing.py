@@ -17,8 +17,6 @@ from tests.support.collector import collecting
 
 CLIENTS = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-00"  # its own sampling says no
 PROMPT = Prompt(np.zeros((12, 4), np.int64), np.ones(12, np.bool_), Head.CODE, Segment("canary", 2, True), max_steps=9)
-
-
 Start = Callable[[TracingConfig, str], Tracing]
 
 

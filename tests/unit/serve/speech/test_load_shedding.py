@@ -30,11 +30,7 @@ from tests.support.fakes import Speaker, make_services, make_speech_services
 from tests.support.live_server import serving
 
 CONFIG = DegradeConfig(steps=tuple(DegradationStep), version="small@v1")
-
-
 CHUNKS = (8, 16, 32, 48, 96)
-
-
 NOISY = PostBody(denoise="on", gain_db=3.0)
 
 
