@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.yaml_loader import parse_yaml
+from serve.config.config_file import PROCESS
 from serve.config.policies import STEP_BACKLOG_POLICY
 
 
@@ -22,7 +23,7 @@ class Settings:
     """a file of configs/; `document` changes only what measuring needs"""
     checkpoint: str
     path: str
-    """`fast`: as `make serve`; `plain`: Serve's default data path"""
+    """`fast`: as `make serve`; `plain`: Serve's default data path; `process`: without Ray, in one process"""
     changes: dict[str, Any] = field(default_factory=dict)
     """dotted path below `args` -> value"""
     replicas: dict[str, int] = field(default_factory=dict)
@@ -54,6 +55,8 @@ def document(settings: Settings, port: int, source: Path | None) -> dict[str, An
         for parent in parents:
             section = section.setdefault(parent, {})
         section[key] = value
+    if settings.path == PROCESS:
+        return {"runtime": PROCESS, "http_options": {"host": "127.0.0.1", "port": port}, "applications": [{"args": args}]}
     application = contents["applications"][0]
     for deployment in application["deployments"]:
         if settings.waiting_calls is not None:

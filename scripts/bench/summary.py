@@ -17,7 +17,12 @@ from scripts.bench.timeline import CONTINUOUS_S
 
 README = ROOT / "README.md"
 BENCHMARKS = ROOT / "docs/benchmarks.md"
-PATH_NAMES = {IN_PROCESS: "without Serve", "fast": "fast path (`make serve`)", "plain": "default path (`serve run`)"}
+PATH_NAMES = {
+    IN_PROCESS: "without Serve",
+    "fast": "fast path (`make serve`)",
+    "plain": "default path (`serve run`)",
+    "process": "one process",
+}
 PATH_FIGURES = {
     "ttfb_p50_s": ("first audio byte, one client, p50 (ms)", 1e3),
     "ttfb_p99_s": ("the same, p99 (ms)", 1e3),
@@ -71,8 +76,10 @@ CPU = (
     Judged("audio_rate_to_static", "b3", "the same, this service / static batches at their best size", 2.5, 5.0),
     Judged("smooth_listeners", "b5", "listeners at once of whom 95 % hear no gap", 5.0, 8.0, ""),
     Judged("house_core_ms", "b13", "core-time around the model for a second of audio", 3.5, 2.0, "ms", less_is_better=True),
+    Judged("process_core_ms", "b13", "the same, in one process without Ray", 2.0, 1.0, "ms", less_is_better=True),
     Judged("step_int4_over_int8", "b16", "a decode step alone, int4 weights / int8 weights", 0.75, 0.6, less_is_better=True),
     Judged("added_by_serve_ms", "b10", "added by Ray Serve to the first audio", 15.0, 4.0, "ms", less_is_better=True),
+    Judged("added_by_process_ms", "b10", "the same, in one process without Ray", 2.0, 1.0, "ms", less_is_better=True),
     Judged("added_by_socket_ms", "b14", "added by a socket to HTTP's first audio, p50", 5.0, 0.0, "ms", less_is_better=True),
     Judged("stalled_in_a_turn_ms", "b14", "longest stop of playback in a turn", 100.0, 0.0, "ms", less_is_better=True),
 )

@@ -241,6 +241,8 @@ def ports(checked: ConfigFile) -> Iterator[Finding]:
         yield Finding("port", Status.FINE, f"{host}:{port} is free")
     else:
         yield Finding("port", Status.FAIL, f"{host}:{port} is taken", "stop what listens there, or change http_options.port")
+    if checked.is_one_process:
+        return
     for number, whose in HAPROXY_PORTS.items():
         if not is_free("0.0.0.0", number):
             yield Finding(

@@ -6,7 +6,7 @@ Never: Ray; reading a configuration
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -76,6 +76,16 @@ def explain(model: type[BaseModel], error: ValidationError, at: str) -> list[str
             suffix = "" if isinstance(mistake["input"], Mapping) else f"; found {_short(mistake['input'])}"
             sentences.append(f"{path}: {words_of(mistake)}{suffix}")
     return sentences
+
+
+def invalid(model: type[BaseModel], value: Any, at: str) -> Iterator[str]:
+    """Yields what keeps a value from being one of a model; `at` as in `explain`."""
+    try:
+        model.model_validate(value)
+    except ValidationError as error:
+        yield from explain(model, error, at)
+    except (ValueError, TypeError, ImportError) as error:
+        yield f"{at or 'the file'}: {error}"
 
 
 def unknown_key(path: str, allowed: list[str]) -> str:

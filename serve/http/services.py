@@ -65,5 +65,7 @@ class Services:
     """deletes the cache entries of a tenant, of all tenants for None; raises StoreUnavailable"""
     source_offer: SourceOfferConfig
     recent: RecentReplies
+    metrics_text: Callable[[], bytes] | None
+    """what Prometheus reads here; None: the runtime's exporter has it"""
     dashboards: Mapping[str, str]
     """name -> address, of the operator's other tools"""

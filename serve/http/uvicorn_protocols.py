@@ -54,6 +54,10 @@ MOST_BEHIND_REPLY = 16 << 20
 """bytes of a body that are dropped behind the reply to it: clients read no reply before they have sent all"""
 BEHIND_REPLY_S = 30.0
 """how long such a body may take [s]"""
+MOST_HEAD_BYTES = 64 << 10
+"""of a request before its body; serve/protocols/outer_middleware.py answers what is over its own limit and below this one"""
+HEAD_S = 30.0
+"""how long a client may take for that, from its connection or the first byte on [s]"""
 NO_HANDSHAKE = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 18\r\nConnection: close\r\n\r\n"
     b"This is no socket."
@@ -104,11 +108,36 @@ class BoundedHttp(HttpToolsProtocol):
         self.app = self._run
         self._is_in_body = False
         self._behind_reply = 0
+        self._head_end: asyncio.TimerHandle | None = None  # while the head of a request is incomplete
+        self._head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Waits for a request."""
+        super().connection_made(transport)
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Takes what has come; cuts the connection if a head is too long."""
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._head_end is not None and self._head_bytes > MOST_HEAD_BYTES:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends with the connection."""
+        super().connection_lost(exc)
+        self._take_head()
 
     def on_message_begin(self) -> None:
         """Begins a request."""
         super().on_message_begin()
         self._is_in_body, self._behind_reply = True, 0
+        self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        """Starts the request."""
+        self._take_head()
+        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Takes a piece of a body; cuts the connection if too much of it follows the reply."""
@@ -127,6 +156,15 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_response_complete()
         if self._is_in_body and self.cycle.response_complete:
             self.loop.call_later(BEHIND_REPLY_S, self._cut_if_in_body, self.cycle)
+
+    def _expect_head(self) -> None:
+        self._take_head()
+        self._head_end, self._head_bytes = self.loop.call_later(HEAD_S, self.transport.abort), 0
+
+    def _take_head(self) -> None:
+        if self._head_end is not None:
+            self._head_end.cancel()
+            self._head_end = None
 
     def _cut_if_in_body(self, cycle: RequestResponseCycle) -> None:
         if self._is_in_body and self.cycle is cycle:

@@ -148,7 +148,7 @@ async def build_parts(
     builds = {version.id: reply_build(version.pipeline) for version in config.versions}
     speech = build_speech(context, config, records, models, admission, recent, pipelines, authenticator, builds)
     unread = UnreadBytes(config.limits.max_unread_bytes)
-    status = IngressStatus(speech, records, replicas, quarantine, unread)
+    status = IngressStatus(speech, records, replicas, quarantine, unread, context.runtime_limits)
     services = Services(
         speech=speech,
         conversations=Conversations(config.conversations),
@@ -162,6 +162,7 @@ async def build_parts(
         purge=records.cache.purge,
         source_offer=config.source_offer,
         recent=recent,
+        metrics_text=context.metrics_text,
         dashboards={name: link for name in DASHBOARDS if (link := getattr(config.http, name)) is not None},
     )
     return IngressParts(services, status, records, replicas, pipelines, metrics, WyomingListener(config.wyoming, services))

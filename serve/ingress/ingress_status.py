@@ -32,6 +32,7 @@ class IngressStatus:
         replicas: Replicas,
         quarantine: Quarantine,
         unread: UnreadBytes,
+        runtime_limits: Mapping[str, str],
     ) -> None:
         self.unreadable: dict[str, str] = {}
         """kind of record that cannot be read at this moment: why"""
@@ -44,6 +45,7 @@ class IngressStatus:
         self._replicas = replicas
         self._quarantine = quarantine
         self._unread = unread
+        self._runtime_limits = runtime_limits
         self._health: asyncio.Task[dict[str, Any]] | None = None
 
     async def why_not_ready(self) -> str | None:
@@ -80,6 +82,7 @@ class IngressStatus:
             "degrade": {"level": ladder.level, "active_steps": ladder.active_steps},
             "versions": {version: rollout.summary(version) for version in rollout.versions},
             **({"differing_replicas": differing} if (differing := replicas.builds.differing) else {}),
+            **({"runtime_limits": self._runtime_limits} if self._runtime_limits else {}),
             **({"routes_error": self.routes_error} if self.routes_error else {}),
         }
 

@@ -6,7 +6,7 @@ Never: Ray: serve/remote/replica.py fills it
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from serve.observability.metrics.registry import NewSeries
@@ -31,6 +31,10 @@ class ReplicaContext:
     new_series: NewSeries
     gpus: Sequence[Any] = ()
     """ids of the GPUs it may use; a share of a GPU counts as that GPU"""
+    metrics_text: Callable[[], bytes] | None = None
+    """what Prometheus reads from the service itself; None: it asks the runtime"""
+    runtime_limits: Mapping[str, str] = field(default_factory=dict)
+    """what the runtime cannot do, for /health"""
     addresses: tuple[str, ...] = ()
     """of this machine, as its clients may see them"""
     is_behind_proxy: bool = False

@@ -292,6 +292,7 @@ def make_services(
         purge=purge,
         source_offer=SourceOfferConfig(),
         recent=recent,
+        metrics_text=None,
         dashboards={},
     )
 

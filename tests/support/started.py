@@ -87,6 +87,7 @@ def started(
     port: int | None = None,
     changes: Mapping[str, str] = {},
     program: tuple[str, ...] = ("-m", "serve.commands.launch.start"),
+    shipped: str = "dev",
     where: Path = PROJECT,
     prefix: Path = Path(sys.prefix),
     **variables: str,
@@ -99,8 +100,9 @@ def started(
         home: CHATTTS_HOME.
         folder: for configuration, log and Ray; short, see `short_folder`.
         port: where to listen; a free one where none is given.
-        changes: lines of configs/dev.yaml, and what stands in their place.
+        changes: lines of the shipped configuration, and what stands in their place.
         program: what Python runs.
+        shipped: the name of that configuration.
         where: the folder it runs in.
         prefix: of the Python that runs it.
         variables: of the environment.
@@ -108,8 +110,9 @@ def started(
     folder.mkdir(exist_ok=True)
     port = port or free_port()
     config, log = folder / f"{port}.yaml", folder / f"{port}.log"
-    text = (PROJECT / "configs/dev.yaml").read_text()
-    for right, ours in {"port: 8000": f"port: {port}", "source: configs/dev.yaml": f"source: {config}", **changes}.items():
+    source = f"configs/{shipped}.yaml"
+    text = (PROJECT / source).read_text()
+    for right, ours in {"port: 8000": f"port: {port}", f"source: {source}": f"source: {config}", **changes}.items():
         assert right in text
         text = text.replace(right, ours)
     config.write_text(text)

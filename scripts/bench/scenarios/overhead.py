@@ -27,6 +27,7 @@ from scripts.bench.settings import Settings
 from scripts.bench.systems import Served, System
 from scripts.bench.timeline import REFUSALS, audio_rate, latency, percentile, shown, spread, spreads
 from scripts.bench.workload import Load, Utterance
+from serve.config.config_file import PROCESS
 
 SPOKEN_S = 2.0
 LONG_S = 20.0
@@ -35,7 +36,7 @@ CROWD = 8
 PROBES, PROBE_EVERY_S = 20, 0.05
 
 CHECKPOINT = "small-random"
-SERVICES = ("separate", "with_acoustic", TWO_INGRESS)
+SERVICES = ("separate", "with_acoustic", TWO_INGRESS, PROCESS)
 LISTENERS = (1, 16, 64, 256)
 QUICK_LISTENERS = (1, 16, 64)
 UTTERANCE_S = 5.0
@@ -50,10 +51,11 @@ ListenerFigures = dict[str, dict[int, list[dict[str, float]]]]
 def serve(bench: Bench) -> Report:
     """B10, the overhead of Serve: the engine alone and the service in turns, on each data path.
 
-    A quick run, or one on the plain path, has one path only.
+    The last path is one process, without Serve. A quick run, or one on the plain path, has one of Serve's paths only.
     """
     count = 20 if bench.options.quick else 40
-    paths = (bench.options.path,) if bench.options.quick or bench.options.path == "plain" else ("fast", "plain")
+    serves = (bench.options.path,) if bench.options.quick or bench.options.path == "plain" else ("fast", "plain")
+    paths = (*serves, PROCESS)
     rounds: PathFigures = {}
     for path in paths:
         compare_path(bench, path, count, rounds)
@@ -62,7 +64,8 @@ def serve(bench: Bench) -> Report:
     for figure, (text, scale) in LABELS.items():
         rows = [figures[name] for name in (IN_PROCESS, *paths)]
         table.add_row(text, *(shown(scaled(row[figure], scale)) if figure in row else "" for row in rows))
-    judged = {"added_by_serve_ms": scaled(figures[paths[0]]["added_ttfb_p50_s"], 1e3)}
+    added = {"added_by_serve_ms": paths[0], "added_by_process_ms": PROCESS}
+    judged = {figure: scaled(figures[path]["added_ttfb_p50_s"], 1e3) for figure, path in added.items()}
     return Report({"systems": figures, "requests_per_round": count}, [table], judged)
 
 
@@ -70,8 +73,8 @@ LABELS = {
     "ttfb_p50_s": ("first audio p50 (ms)", 1e3),
     "ttfb_p95_s": ("first audio p95 (ms)", 1e3),
     "ttfb_p99_s": ("first audio p99 (ms)", 1e3),
-    "added_ttfb_p50_s": ("added by Serve, p50 (ms)", 1e3),
-    "added_ttfb_p99_s": ("added by Serve, p99 (ms)", 1e3),
+    "added_ttfb_p50_s": ("added, p50 (ms)", 1e3),
+    "added_ttfb_p99_s": ("added, p99 (ms)", 1e3),
     "hop_p50_s": ("a request that does no work, p50 (ms)", 1e3),
     "hop_p99_s": ("a request that does no work, p99 (ms)", 1e3),
     "ttfb_crowd_p50_s": (f"first audio, {CROWD} clients, p50 (ms)", 1e3),
@@ -175,7 +178,8 @@ def around_the_model(bench: Bench) -> Report:
     }
     summary = {name: {str(count): spreads(turns) for count, turns in loads.items()} for name, loads in rounds.items()}
     result: dict[str, Any] = {"systems": summary, "house_core_ms": costs_around, "listeners": most}
-    return Report(result, [table_of(summary, most)], {"house_core_ms": costs_around["with_acoustic"]})
+    judged = {"house_core_ms": costs_around["with_acoustic"], "process_core_ms": costs_around[PROCESS]}
+    return Report(result, [table_of(summary, most)], judged)
 
 
 def settings_of(bench: Bench, name: str) -> Settings:
@@ -190,9 +194,9 @@ def settings_of(bench: Bench, name: str) -> Settings:
     if name != IN_PROCESS:
         changes["pipeline.vocoder.placement"] = "separate" if name == "separate" else "with_acoustic"
     replicas = {"Ingress": 2} if name == TWO_INGRESS else {}
-    return replace(
-        bench.options.demo_settings, checkpoint=CHECKPOINT, changes=changes, replicas=replicas, waiting_calls=4 * SLOTS
-    )
+    settings = bench.options.demo_settings
+    path = PROCESS if name == PROCESS else settings.path
+    return replace(settings, checkpoint=CHECKPOINT, path=path, changes=changes, replicas=replicas, waiting_calls=4 * SLOTS)
 
 
 def measure_listeners(bench: Bench, system: System, listeners: int, turn: int) -> dict[str, float]:

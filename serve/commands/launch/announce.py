@@ -7,7 +7,7 @@ Never: expected ports: it lists those the kernel reports
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import requests
@@ -87,16 +87,21 @@ def open_ports(
         yield f"{where:<22} {use:<24} {audience}"
 
 
-def announcement(url: str, checkpoint: str, ports: Iterator[str], access: Path) -> str:
-    """Returns the text that is printed once the service is ready."""
+def ray_details(ports: Iterable[str], access: Path) -> Iterator[str]:
+    """Yields who can reach which ports, and how Ray's own commands reach this cluster."""
+    for index, line in enumerate(ports):
+        yield f"{'  Open:' if index == 0 else '':<9}{line}"
+    yield f"  Ray:   . '{access}'; serve status"
+
+
+def announcement(url: str, checkpoint: str, details: Iterable[str]) -> str:
+    """Returns the text that is printed once the service is ready; `details` are lines of the runtime's own."""
     note = ("  Note:  the demo voice is small and mispronounces words; chattts-serve weights fetch gets the real weights",)
-    indented = [f"{'  Open:' if index == 0 else '':<9}{line}" for index, line in enumerate(ports)]
     lines = (
         "",
         f"  Page:  {url}/",
         f"  Hear:  curl {url}/v1/audio/speech -H 'Content-Type: application/json' -d '{FIRST_WORDS}' -o hello.wav",
-        *indented,
-        f"  Ray:   . '{access}'; serve status",
+        *details,
         *(note if checkpoint == "demo" else ()),
         "  Stop:  Ctrl-C",
         "",

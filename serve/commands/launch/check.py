@@ -16,8 +16,7 @@ from serve.commands.launch.settings import Settings
 from serve.config.config_file import ConfigFile, check_file
 from serve.config.folders import can_be_written, check_folders
 
-SERVES_PORT = 8000  # Serve's own defaults
-SERVES_GRACE_S = 20.0
+SERVES_GRACE_S = 20.0  # Serve's own default
 INTERRUPTED = 130
 
 
@@ -26,10 +25,11 @@ def settings_of(checked: ConfigFile) -> Settings:
     return Settings(
         checked.path,
         checked.listens,
-        int((checked.document.get("http_options") or {}).get("port", SERVES_PORT)),
+        checked.port,
         checked.app.pipeline.checkpoint,
         checked.app.limits.start_timeout_s,
         float(checked.deployment("Ingress").get("graceful_shutdown_timeout_s", SERVES_GRACE_S)),
+        checked.is_one_process,
     )
 
 

@@ -25,6 +25,8 @@ class Settings:
     """limits.start_timeout_s [s]"""
     longest_stream_s: float
     """how long an ingress replica may take to finish its streams [s]"""
+    is_one_process: bool
+    """True: without Ray"""
 
     def as_json(self) -> str:
         """Returns one line."""

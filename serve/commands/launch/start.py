@@ -60,6 +60,11 @@ def main(arguments: list[str] | None = None) -> int:
             settings = checked(args.config)
         if settings is None:
             return 0 if signals.first is not None else 1
+        if settings.is_one_process:
+            if obstacle := why_not_one_process(settings, is_plain=args.plain, restarts=args.restart):
+                print(obstacle, file=sys.stderr)
+                return 1
+            os.execv(sys.executable, [sys.executable, "-m", "serve.commands.launch.one_process", str(settings.path)])
         if ended := end_leftovers(cache_home()):
             print(f"ended what an earlier start has left running: {', '.join(ended)}", file=sys.stderr)
         run = Run.begin(cache_home())
@@ -70,6 +75,16 @@ def main(arguments: list[str] | None = None) -> int:
         return start(settings, run, signals, console, is_plain=args.plain, restarts=args.restart)
     finally:
         run.end()
+
+
+def why_not_one_process(settings: Settings, *, is_plain: bool, restarts: bool) -> str | None:
+    """Returns why this process cannot become the service; None if it can."""
+    if is_plain or restarts:
+        option = "--plain chooses how Ray Serve passes data" if is_plain else "--restart watches over Ray"
+        return f"{option}, and {settings.path} has runtime: process: leave it out (systemd restarts a process)"
+    if not is_free(settings.host, settings.port):
+        return f"{port_conflict(settings.host, settings.port)}, or change http_options.port in {settings.path}"
+    return None
 
 
 def checked(config: Path) -> Settings | None:
@@ -140,7 +155,7 @@ def supervise(service: Service, settings: Settings, run: Run, environment: Mappi
     run.note(access_of(environment, announce.gcs_address(service.processes()), dashboard))
     ports = announce.open_ports(opened, port, haproxy_ports(environment), token is not None)
     console.print(
-        announce.announcement(url, settings.checkpoint, ports, run.access),
+        announce.announcement(url, settings.checkpoint, announce.ray_details(ports, run.access)),
         highlight=False,
         soft_wrap=True,
         markup=False,

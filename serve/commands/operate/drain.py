@@ -32,10 +32,13 @@ def main(arguments: list[str] | None = None) -> int:
     add_address(parser)
     args = parser.parse_args(arguments)
     try:
-        (application,) = check_file(args.config).document["applications"]
+        checked = check_file(args.config)
+        if checked.is_one_process:
+            raise ConfigError(f"{args.config}: a service in one process drains when it receives SIGTERM")
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
+    (application,) = checked.document["applications"]
     with connected(args.address, args.grace + ANSWER_S):
         remaining = asyncio.run(drain(application["name"], args.grace))
     if remaining:

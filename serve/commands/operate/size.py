@@ -29,7 +29,8 @@ from serve.commands.doctor_gpu import why_no_gpu
 from serve.commands.output_path import output_path
 from serve.commands.roofline import BESIDE, GIB, MIB, Card, audio_s_per_s, kv_cache_bytes, needed_bytes, step_ms
 from serve.config.app_config import read_app_config
-from serve.config.config_file import find_mistakes, least_ongoing
+from serve.config.config_file import find_mistakes
+from serve.remote.deploy_config import least_ongoing
 
 BASE = FOLDER / "gpu.yaml"
 EXIT_NO_GPU = 3

@@ -6,7 +6,7 @@ Out:   JSON
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, HTTPException
 from fastapi.responses import JSONResponse, Response
 
 from serve.access.api_keys import Scope
@@ -36,6 +36,15 @@ async def ready(services: RequestServices) -> Response:
         asleep = dict(services.status.wakefulness())
         return JSONResponse({"status": "ready", **({"stages": asleep} if asleep else {})})
     return JSONResponse({"status": "not_ready", "reason": reason}, 503, {"Retry-After": READY_RETRY_S})
+
+
+@router.get("/metrics", include_in_schema=False)
+@open_to_all
+async def metrics(services: RequestServices) -> Response:
+    """Returns the metrics of a service in one process; those of others are collected by Ray."""
+    if services.metrics_text is None:
+        raise HTTPException(404)
+    return Response(services.metrics_text(), media_type="text/plain; version=0.0.4")
 
 
 @router.get("/health")

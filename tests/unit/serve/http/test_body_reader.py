@@ -287,3 +287,32 @@ def test_a_body_that_goes_on_behind_its_reply_ends_with_the_connection(monkeypat
         assert status_of_reply(client) == 404, "the body before was short enough"
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             go_on(client, piece)
+
+
+@pytest.mark.parametrize("head", [b"", b"GET /live HTTP/1.1\r\nHost: local", b"POST /live HTTP/1.1\r\nX-A: 1\r\n"])
+def test_a_head_that_does_not_come_ends_with_the_connection(monkeypatch: pytest.MonkeyPatch, head: bytes):
+    """At first, and behind a request that was answered."""
+    monkeypatch.setattr(uvicorn_protocols, "HEAD_S", 0.5)
+    with serving(make_services(Speaker())) as live, socket.create_connection(("127.0.0.1", live.port), timeout=60) as client:
+        if head:
+            client.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert status_of_reply(client) == 200
+        client.sendall(head)
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(1000) == b""
+
+
+def test_the_time_of_a_head_is_not_that_of_its_reply(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(uvicorn_protocols, "HEAD_S", 0.3)
+    with serving(make_services(Speaker(chunks=8, pause_s=0.2))) as live, requests.Session() as session:
+        for _ in range(2):
+            reply = session.post(f"{live.url}/v1/audio/speech", json={"input": "Hello.", "response_format": "pcm"}, timeout=60)
+            assert reply.status_code == 200
+            assert reply.content
+
+
+def test_a_head_that_does_not_end_ends_with_the_connection():
+    with serving(make_services(Speaker())) as live, socket.create_connection(("127.0.0.1", live.port), timeout=60) as client:
+        client.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\n")
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            go_on(client, b"X-Filler: " + b"y" * 1000 + b"\r\n")

@@ -13,7 +13,7 @@ from serve.http import admission_check
 from serve.http.admission_check import AdmissionCheck
 from serve.http.services import Services
 from serve.observability.reply_stats import Outcome
-from serve.protocols.proxy_middleware import PATH, EarlyRefusal
+from serve.protocols.outer_middleware import PATH, EarlyRefusal
 from tests.support.fakes import RecordingObserver, Speaker, make_services
 from tests.support.waiting import until
 

@@ -17,6 +17,7 @@ from ray.serve.config import HTTPOptions
 from starlette.types import Receive, Scope, Send
 
 from serve.protocols import proxy_middleware as edge
+from serve.protocols.outer_middleware import MOST_HEADER_BYTES
 from tests.support.haproxy import listens
 from tests.support.ports import free_port
 from tests.support.raw_socket import RawSocket, frame
@@ -82,11 +83,11 @@ def test_headers_beyond_any_use_are_refused_before_anything_reads_them():
     async def never(scope, receive, send):
         raise AssertionError("it reached the routes")
 
-    scope = {"type": "http", "path": "/", "headers": [(b"x-filler", b"y" * edge.MOST_HEADER_BYTES)]}
+    scope = {"type": "http", "path": "/", "headers": [(b"x-filler", b"y" * MOST_HEADER_BYTES)]}
     asyncio.run(edge.middlewares()[-1].cls(never)(scope, None, send))
     assert sent[0]["status"] == 431
     assert json.loads(sent[1]["body"])["error"]["code"] == "headers_too_large"
-    assert headers_behind_the_edge((b"x-filler", b"y" * (edge.MOST_HEADER_BYTES - 100)))
+    assert headers_behind_the_edge((b"x-filler", b"y" * (MOST_HEADER_BYTES - 100)))
 
 
 WHAT_IT_LOADS = """
@@ -107,7 +108,7 @@ def test_serves_proxy_loads_little_for_it():
     done = subprocess.run([sys.executable, "-c", WHAT_IT_LOADS], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
     names = ("deepgram", "elevenlabs", "openai", "others")
-    protocols = {f"serve.protocols.{name}" for name in (*names, "proxy_middleware", "registry")}
+    protocols = {f"serve.protocols.{name}" for name in (*names, "outer_middleware", "proxy_middleware", "registry")}
     protocols |= {"serve.protocols", *(f"serve.protocols.{name}.protocol" for name in names)}
     own = {f"serve.http.{name}" for name in ("close_codes", "error_reply", "protocol", "sender")}
     own |= {"serve.http.uvicorn_protocols", "serve.access", "serve.access.pace", "termios"}

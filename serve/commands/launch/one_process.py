@@ -1,0 +1,48 @@
+"""One process: runs a configuration with `runtime: process`. `chattts-serve start` becomes it.
+
+In:    a configuration file that was checked
+Out:   the service, until a signal ends it; the exit code
+Never: Ray
+"""
+
+import logging
+import sys
+from pathlib import Path
+
+import uvloop
+
+from pipeline.errors import CheckpointError, ConfigError, SynthesisError
+from serve.commands.launch import open_files
+from serve.commands.launch.announce import announcement
+from serve.config.config_file import ConfigFile, check_file
+from serve.local.local_service import LIMITS, LocalService
+
+LOG_FORMAT = "%(levelname)s %(asctime)s %(name)s: %(message)s"
+
+
+def main() -> int:
+    """Runs the service."""
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    try:
+        file = check_file(Path(sys.argv[1]))
+        for sentence in open_files.raise_limit({}, with_haproxy=False):
+            raise ConfigError(sentence)
+        uvloop.run(serve(file))
+    except (ConfigError, CheckpointError, SynthesisError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+async def serve(file: ConfigFile) -> None:
+    """Starts the service and runs it to its end."""
+    service = LocalService(file)
+    await service.start()
+    host = "127.0.0.1" if file.listens == "0.0.0.0" else file.listens
+    limits = [f"  Note:  {limit}" for limit in LIMITS.values()]
+    text = announcement(f"http://{host}:{file.port}", file.app.pipeline.checkpoint, limits)
+    await service.run(lambda: print(text, flush=True))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The whole service in one process: the domain's protocols without Ray."""

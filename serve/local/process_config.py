@@ -1,0 +1,70 @@
+"""Process config: what a configuration file with `runtime: process` may have beside `args:`.
+
+In:    the mapping of a file
+Out:   every mistake in it
+Never: Ray; `args:`, which serve/config/config_file.py checks
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from pipeline.config import StrictModel
+from serve.config.messages import invalid
+
+OF_RAY = {
+    "applications[0].deployments": "one process has no replicas",
+    "applications[0].import_path": "no application is imported",
+    "applications[0].name": "there is one application",
+    "applications[0].route_prefix": "its paths begin at /",
+    "applications[0].runtime_env": "set variables where the process is started",
+    "controller_options": "there is no controller",
+    "logging_config": "the log goes to stderr",
+    "proxy_location": "the process listens itself",
+}
+"""keys of files for Ray Serve -> why there are none here"""
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class HttpOptions(StrictModel):
+    """`http_options`."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8000
+    keep_alive_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 75
+
+
+class GrpcOptions(StrictModel):
+    """`grpc_options`."""
+
+    port: Port = 9000
+
+
+class Application(StrictModel):
+    """The one of `applications`."""
+
+    args: dict[str, Any] = Field(default_factory=dict)
+
+
+class ProcessFile(StrictModel):
+    """A file."""
+
+    runtime: Literal["process"]
+    http_options: HttpOptions = HttpOptions()
+    grpc_options: GrpcOptions | None = None
+    """None: no gRPC"""
+    applications: list[Application] = Field(min_length=1, max_length=1)
+
+
+def wrong_keys(document: dict[str, Any]) -> Iterator[str]:
+    """Yields what is no part of such a file."""
+    for mistake in invalid(ProcessFile, document, ""):
+        key = mistake.partition(":")[0]
+        why = OF_RAY.get(key)
+        yield mistake if why is None else f"{key}: belongs to Ray Serve; with runtime: process {why}. Remove it"
+
+
+def wrong_values(document: dict[str, Any]) -> Iterator[str]:
+    """Yields nothing: whatever `args:` may say holds in one process."""
+    return iter(())
