@@ -84,18 +84,18 @@ clean:  ## remove the virtual environment and every cache of the tools
 
 # The installed project is the folder itself, so that Ray's processes import it wherever they start.
 $(VENV)/ready-serve: pyproject.toml
-	@echo "Installing what serving on a CPU needs into $(VENV), once: 100 packages, 190 MB to download, 700 MB on the disk."
+	@echo "Installing what serving with Ray on a CPU needs into $(VENV), once: 100 packages, 190 MB to download, 700 MB on the disk."
 	@echo "1/3  a virtual environment"
 	@$(PYTHON) -m venv $(VENV)
 	@echo "2/3  the newest pip: that of Python 3.11 takes minutes to choose among the tests' packages"
 	@$(RUN) -m pip install --quiet --upgrade pip
 	@echo "3/3  packages, Ray is the largest (80 MB)"
-	@$(INSTALL) --progress-bar on --editable .
+	@$(INSTALL) --progress-bar on --editable '.[ray]'
 	@touch $@
 
 $(VENV)/ready-serve-torch: $(VENV)/ready-serve
 	@echo "Adding PyTorch to $(VENV), once: on Linux with CUDA, 1.7 GB to download, 4.6 GB on the disk (TORCH_INDEX: less)."
-	@$(INSTALL) --progress-bar on --editable '.[torch]'
+	@$(INSTALL) --progress-bar on --editable '.[ray,torch]'
 	@touch $@
 
 $(VENV)/ready-test: $(VENV)/ready-serve

@@ -68,12 +68,18 @@ COMMANDS = (
         "drain",
         "serve.commands.operate.drain",
         "Refuse new requests, then wait until every stream has ended.",
+        extra="ray",
         takes_config=True,
     ),
     Command("mcp", "serve.commands.mcp_server", "Offer a running service to agents (MCP)."),
     Command("env", "serve.commands.launch.ray_environment", "Print the environment of Ray's processes, for `ray start`."),
     Command("size", "serve.commands.operate.size", "Write a configuration for this machine's GPU.", extra="torch"),
-    Command("leave", "serve.commands.operate.leave_node", "Take this machine out of a cluster without cutting a stream."),
+    Command(
+        "leave",
+        "serve.commands.operate.leave_node",
+        "Take this machine out of a cluster without cutting a stream.",
+        extra="ray",
+    ),
 )
 
 

@@ -23,6 +23,7 @@ from serve.config.hosts import is_local_host
 PROCESS = "process"
 CHECKS = {None: "serve.remote.deploy_config", PROCESS: "serve.local.process_config"}
 """`runtime` -> the module that checks its part of a file: `wrong_keys` and, once there are none, `wrong_values`"""
+WITH_RAY = "pip install 'chattts-serve[ray]'"
 HOSTS = {None: "0.0.0.0", PROCESS: "127.0.0.1"}  # where a file names none
 PORT, GRPC_PORT = 8000, 9000
 
@@ -100,7 +101,12 @@ def find_mistakes(document: Any) -> list[str]:
     runtime = document.get("runtime")
     if "runtime" in document and runtime != PROCESS:
         return [f"runtime: may be {PROCESS}; a file without it is for Ray Serve; found {runtime!r}"]
-    part = import_module(CHECKS[runtime])
+    try:
+        part = import_module(CHECKS[runtime])
+    except ModuleNotFoundError as missing:
+        if missing.name != "ray":
+            raise
+        return [f"the file is for Ray Serve, which is not installed: {WITH_RAY}, or use configs/box.yaml, which needs no Ray"]
     return (
         list(part.wrong_keys(document))
         or list(_wrong_shape(document))

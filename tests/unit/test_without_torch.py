@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from scripts.generate.constraints import needed
+from scripts.generate.constraints import direct_requirements, needed
 from tests.support.machine import WHY_NOT_NATIVE, needs_native
 from tests.support.services import needed_program
 from tests.support.syntax import syntax_tree
@@ -199,10 +199,21 @@ IN_TORCH = (
     "serve/commands/operate/size.py",
     "serve/commands/weights/convert_voice.py",
 )
+# What imports Ray: a service in one process has none.
+IN_RAY = (
+    "serve/app.py",
+    "serve/commands/operate/cluster.py",
+    "serve/commands/operate/drain.py",
+    "serve/commands/operate/leave_node.py",
+    "serve/deployments",
+    "serve/protocols/proxy_middleware.py",
+    "serve/remote",
+)
 # Sources -> the extras that are installed wherever they run; the longest prefix counts.
 EXTRAS: dict[str, tuple[str, ...]] = {
     "pipeline": (),
     "serve": (),
+    **dict.fromkeys(IN_RAY, ("ray",)),
     "serve/protocols/mcp": ("mcp",),
     "scripts": (),
     **dict.fromkeys(IN_TORCH, ("torch",)),
@@ -219,9 +230,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 ELSEWHERE = ROOT / "tests/foreign"  # runs in an environment of its own, whose list has its own test
 # Imported, not declared: it comes with what is, and in the release that one wants.
 BROUGHT = {
-    "fastapi": "ray",
-    "starlette": "ray",
-    "uvicorn": "ray",
     "click": "ray",
     "httpx2": "mcp",
     "triton": "torch",
@@ -272,9 +280,10 @@ def test_the_checkout_knows_its_commit():
 def test_serving_on_a_cpu_needs_no_torch():
     """Nor anything of CUDA: not by way of another package either."""
     brought = needed(map(Requirement, PROJECT["dependencies"]))
-    assert {"ray", "numpy", "av", "tokenizers", "uvloop"} <= brought
-    heavy = re.compile(r"torch|triton|nvidia|cuda|chattts|transformers|vocos|numba|llvmlite|scipy|silero")
+    assert {"numpy", "av", "tokenizers", "uvloop"} <= brought
+    heavy = re.compile(r"ray\b|torch|triton|nvidia|cuda|chattts|transformers|vocos|numba|llvmlite|scipy|silero")
     assert not set(filter(heavy.match, brought))
+    assert not set(filter(re.compile("torch|triton|nvidia|cuda").match, needed(direct_requirements(("ray",)))))
     extras = {name: names_in(lines) for name, lines in PROJECT["optional-dependencies"].items()}
     assert (
         {"torch", "torchaudio", "chattts", "vector-quantize-pytorch"} <= extras["upstream"] <= extras["bench"] <= extras["dev"]

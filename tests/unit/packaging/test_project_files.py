@@ -38,7 +38,7 @@ WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 def test_constraints_are_plain_pins():
     assert list(PINS) == sorted(PINS)
     for line in LINES:
-        assert re.fullmatch(r"[a-z0-9-]+==[\d.]+(b\d+)?", line), line
+        assert re.fullmatch(r"[a-z0-9-]+==[\d.]+(b\d+|\.post\d+)?", line), line
 
 
 @pytest.mark.parametrize("requirement", constraints.direct_requirements(), ids=lambda requirement: requirement.name)
@@ -78,7 +78,7 @@ def test_extras_and_the_index_of_torch_are_passed_on_by_make():
         r"100 packages, 190 MB to download, 700 MB on the disk.*venv .*pip install.*pip install", output, re.DOTALL
     )
     installs = [line for line in output.splitlines() if "pip install" in line and "--editable" in line]
-    assert [line.split()[-1].strip("'") for line in installs] == [".", ".[torch]"]
+    assert [line.split()[-1].strip("'") for line in installs] == [".[ray]", ".[ray,torch]"]
     assert all(line.startswith('PIP_EXTRA_INDEX_URL="https://mirror.example/cpu"') for line in installs)
 
 
