@@ -19,13 +19,16 @@ INSTALL := $(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL="$(TORCH_INDEX)") $(RUN) -m p
 SERVING := $(VENV)/ready-serve$(addprefix -,$(EXTRAS))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve check test test-all lint fast-ring promises say judge bench chaos gpu-check gpu-wheels generate constraints clean
+.PHONY: help serve box check test test-all lint fast-ring promises say judge bench chaos gpu-check gpu-wheels generate constraints clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 serve: $(SERVING)  ## install what serving needs, start the server (CONFIG=configs/dev.yaml; for a GPU: EXTRAS=torch)
 	@$(SERVE) start --restart $(CONFIG)
+
+box: $(VENV)/ready-box  ## install what one process needs, without Ray, and start it (configs/box.yaml)
+	@$(SERVE) start box
 
 # Three rings of tests, each inside the next one. What takes long is marked slow, what breaks a cluster or fuzzes for long nightly.
 check: fast-ring  ## the fast ring: lint, types, unit tests that are quick
@@ -53,7 +56,7 @@ promises: $(VENV)/ready-test
 	CHATTTS_TEST_EFFORT=quick OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/unit tests/parity -m "(slow or parity) and not nightly" -n auto --dist worksteal
 	CHATTTS_TEST_EFFORT=quick $(RUN) -m pytest tests/integration tests/e2e -m "not nightly"
 
-say: $(SERVING)  ## speak TEXT into hello.wav, without Ray
+say: $(VENV)/ready-box  ## speak TEXT into hello.wav, without Ray
 	$(SERVE) say "$(TEXT)" -o hello.wav
 
 judge: $(VENV)/ready-test  ## how many words a recogniser mishears in held-out sentences (CHECKPOINT=demo), beside the teacher's own
@@ -83,13 +86,18 @@ clean:  ## remove the virtual environment and every cache of the tools
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The installed project is the folder itself, so that Ray's processes import it wherever they start.
-$(VENV)/ready-serve: pyproject.toml
-	@echo "Installing what serving with Ray on a CPU needs into $(VENV), once: 100 packages, 190 MB to download, 700 MB on the disk."
+$(VENV)/ready-box: pyproject.toml
+	@echo "Installing what serving in one process on a CPU needs into $(VENV), once: 64 packages, 93 MB to download, 400 MB on the disk."
 	@echo "1/3  a virtual environment"
 	@$(PYTHON) -m venv $(VENV)
 	@echo "2/3  the newest pip: that of Python 3.11 takes minutes to choose among the tests' packages"
 	@$(RUN) -m pip install --quiet --upgrade pip
-	@echo "3/3  packages, Ray is the largest (80 MB)"
+	@echo "3/3  packages"
+	@$(INSTALL) --progress-bar on --editable .
+	@touch $@
+
+$(VENV)/ready-serve: $(VENV)/ready-box
+	@echo "Adding Ray to $(VENV), once: 36 packages, 97 MB to download, 300 MB on the disk."
 	@$(INSTALL) --progress-bar on --editable '.[ray]'
 	@touch $@
 

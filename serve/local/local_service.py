@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import secrets
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -51,6 +52,15 @@ LIMITS = {
 
 class Server(uvicorn.Server):
     """A server that leaves the signals to its process."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begins to listen, and says so."""
+        await super().startup(sockets)
+        self._on_ready()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -97,12 +107,11 @@ class LocalService:
             access_log=False,
             server_header=False,
         )
-        server, loop = Server(config), asyncio.get_running_loop()
+        server, loop = Server(config, on_ready), asyncio.get_running_loop()
         watching = asyncio.create_task(self._watch())
         leaving: list[asyncio.Task[None]] = []
         loop.add_signal_handler(signal.SIGINT, lambda: setattr(server, "should_exit", True))
         loop.add_signal_handler(signal.SIGTERM, lambda: leaving.append(asyncio.create_task(self._leave(server))))
-        loop.call_soon(on_ready)
         try:
             await server.serve()
         finally:
@@ -153,6 +162,8 @@ class LocalService:
                         await answer
             except EngineDead as death:
                 end_process(death)
+            except Exception as error:
+                end_process(EngineDead(f"a check of its health failed ({type(error).__name__}: {error})"))
 
     async def _leave(self, server: Server) -> None:
         """Takes nothing new, and ends the server when every stream has ended, or after LONGEST_STREAM_S."""

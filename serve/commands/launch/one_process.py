@@ -17,6 +17,7 @@ from serve.commands.launch.announce import announcement
 from serve.config.config_file import ConfigFile, check_file
 from serve.local.local_service import LIMITS, LocalService
 
+INTERRUPTED = 130
 LOG_FORMAT = "%(levelname)s %(asctime)s %(name)s: %(message)s"
 
 
@@ -31,6 +32,8 @@ def main() -> int:
     except (ConfigError, CheckpointError, SynthesisError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return 0
 
 

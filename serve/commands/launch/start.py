@@ -43,6 +43,7 @@ DRAIN_MARGIN_S = 60.0  # to connect to the cluster and to get its answer
 STOP_MARGIN_S = 30.0
 READY_S = 2.0
 ANY_HOST = "0.0.0.0"
+CHANGES = ("host", "port", "checkpoint")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -53,11 +54,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--restart", action="store_true", help=f"start it again where it dies, up to {Restarts.MOST} times in ten minutes"
     )
+    parser.add_argument("--host", help="listen there, in place of http_options.host")
+    parser.add_argument("--port", help="listen there, in place of http_options.port")
+    parser.add_argument("--checkpoint", help="serve it, in place of pipeline.checkpoint")
     args = parser.parse_args(arguments)
     signals, console = Signals(), Console()
     try:
         with console.status("checking the configuration and its checkpoint"):
-            settings = checked(args.config)
+            settings = checked(args.config, {name: getattr(args, name) for name in CHANGES})
         if settings is None:
             return 0 if signals.first is not None else 1
         if settings.is_one_process:
@@ -87,9 +91,14 @@ def why_not_one_process(settings: Settings, *, is_plain: bool, restarts: bool) -
     return None
 
 
-def checked(config: Path) -> Settings | None:
-    """Checks a configuration in a process of its own, which says what is wrong; returns what a start needs of it, or None."""
-    command = [sys.executable, "-m", "serve.commands.launch.check", str(config)]
+def checked(config: Path, changes: Mapping[str, str | None]) -> Settings | None:
+    """Checks a configuration in a process of its own, which says what is wrong; returns what a start needs of it, or None.
+
+    Args:
+        changes: what the command line says in place of the file, by the names in CHANGES.
+    """
+    options = [f"--{name}={value}" for name, value in changes.items() if value is not None]
+    command = [sys.executable, "-m", "serve.commands.launch.check", str(config), *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     return Settings.from_json(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from pipeline.errors import ConfigError
 from serve.commands.launch import announce, open_files, ray_environment, start
-from serve.commands.launch.check import settings_of
+from serve.commands.launch.check import changed, settings_of
 from serve.commands.launch.open_files import CONNECTIONS, MAXCONN, connections, few_connections, files_for, raise_limit
 from serve.commands.launch.processes import members, processes
 from serve.commands.launch.ray_environment import Place
@@ -25,6 +26,8 @@ from serve.config.app_config import PROJECT
 from serve.config.config_file import check_file
 from tests.support.ports import free_port
 from tests.support.signals import as_in_a_terminal
+
+BOX = PROJECT / "configs/box.yaml"
 
 
 @pytest.fixture
@@ -216,6 +219,18 @@ def test_the_process_that_waits_holds_no_ray():
     code = f"import sys, serve.commands.launch.start; print(*{heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_the_command_line_wins_over_the_file(config: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CHATTTS_HOME", str(tmp_path / "home"))
+    assert changed(config.path, None, None, None) == config.path
+    path = changed(config.path, "::1", "8123", "small-random")
+    settings = settings_of(check_file(path))
+    assert (settings.host, settings.port, settings.checkpoint) == ("::1", 8123, "small-random")
+    assert settings_of(check_file(changed(BOX, None, "8123", None))).is_one_process
+    assert check_file(BOX).port == 8000, "the file itself stays as it is"
+    with pytest.raises(ConfigError, match="--port must be a number, found x"):
+        changed(BOX, None, "x", None)
 
 
 @pytest.mark.slow

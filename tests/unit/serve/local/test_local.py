@@ -135,10 +135,17 @@ def test_mistakes_are_named(document: dict[str, Any], sentence: str):
     assert mistake.startswith(sentence)
 
 
-async def test_a_part_that_is_dead_ends_the_process(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (EngineDead("the engine has died"), "the engine has died"),
+        (KeyError("x"), "a check of its health failed (KeyError: 'x')"),
+    ],
+)
+async def test_a_part_that_is_dead_ends_the_process(monkeypatch: pytest.MonkeyPatch, failure: Exception, reason: str):
     class Dead:
         async def check_health(self) -> None:
-            raise EngineDead("the engine has died")
+            raise failure
 
     ends: list[EngineDead] = []
 
@@ -152,4 +159,4 @@ async def test_a_part_that_is_dead_ends_the_process(monkeypatch: pytest.MonkeyPa
     service._stages = {"AcousticModel": Dead()}
     with pytest.raises(SystemExit):
         await service._watch()
-    assert [death.message for death in ends] == ["the engine has died"]
+    assert [death.message for death in ends] == [reason]
