@@ -5,11 +5,13 @@ Out:   a path
 Never: reading the file
 """
 
+from importlib.util import find_spec
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
 SHIPPED = {path.stem: path for path in FOLDER.glob("*.yaml") if path.stem != "voices"}
-DEFAULT = FOLDER / "dev.yaml"
+DEFAULT = FOLDER / ("dev.yaml" if find_spec("ray") else "box.yaml")
+"""what is served where no file is named: on Ray, where it is installed"""
 CONFIG_HELP = f"a configuration file, or one that comes with the package: {', '.join(sorted(SHIPPED))}"
 
 

@@ -113,6 +113,12 @@ def test_a_configuration_that_needs_torch_is_refused_with_what_to_install(fresh:
         assert "vocoder.method windows" in output
 
 
+def test_without_ray_one_process_is_what_is_started(fresh: Path, home: Path):
+    done = run(fresh, home, "chattts-serve", "doctor")
+    assert done.returncode == 0, done.stdout
+    assert "box.yaml is valid" in done.stdout
+
+
 def test_a_file_for_ray_is_refused_with_what_to_install(fresh: Path, home: Path):
     done = run(fresh, home, "chattts-serve", "start", "dev")
     assert done.returncode == 1
