@@ -58,47 +58,28 @@ class ElevenLabsError(BaseModel):
 
 
 REFUSED: dict[int | str, dict[str, Any]] = {"default": {"model": ElevenLabsError, "description": "any error"}}
+SPEAKS: dict[str, Any] = {"openapi_extra": takes(TextToSpeechBody), "response_class": Response}
 
 
-@router.post(
-    "/v1/text-to-speech/{name}",
-    openapi_extra=takes(TextToSpeechBody),
-    response_class=Response,
-    responses={**AUDIO, **REFUSED},
-)
+@router.post("/v1/text-to-speech/{name}", responses={**AUDIO, **REFUSED}, **SPEAKS)
 @requires(Scope.SPEECH, stream=True)
 async def whole(name: str, request: Request, services: RequestServices) -> Response:
     return spoken(name, request, services, stream=False)
 
 
-@router.post(
-    "/v1/text-to-speech/{name}/stream",
-    openapi_extra=takes(TextToSpeechBody),
-    response_class=Response,
-    responses={**AUDIO, **REFUSED},
-)
+@router.post("/v1/text-to-speech/{name}/stream", responses={**AUDIO, **REFUSED}, **SPEAKS)
 @requires(Scope.SPEECH, stream=True)
 async def stream(name: str, request: Request, services: RequestServices) -> Response:
     return spoken(name, request, services, stream=True)
 
 
-@router.post(
-    "/v1/text-to-speech/{name}/with-timestamps",
-    openapi_extra=takes(TextToSpeechBody),
-    response_class=Response,
-    responses={**WITH_TIMES, **REFUSED},
-)
+@router.post("/v1/text-to-speech/{name}/with-timestamps", responses={**WITH_TIMES, **REFUSED}, **SPEAKS)
 @requires(Scope.SPEECH, stream=True)
 async def whole_with_times(name: str, request: Request, services: RequestServices) -> Response:
     return spoken(name, request, services, stream=False, writer=WholeTimedWriter)
 
 
-@router.post(
-    "/v1/text-to-speech/{name}/stream/with-timestamps",
-    openapi_extra=takes(TextToSpeechBody),
-    response_class=Response,
-    responses={**WITH_TIMES, **REFUSED},
-)
+@router.post("/v1/text-to-speech/{name}/stream/with-timestamps", responses={**WITH_TIMES, **REFUSED}, **SPEAKS)
 @requires(Scope.SPEECH, stream=True)
 async def stream_with_times(name: str, request: Request, services: RequestServices) -> Response:
     return spoken(name, request, services, stream=True, writer=LinesWriter)
@@ -166,12 +147,7 @@ async def converse(socket: WebSocket, name: str, *, has_contexts: bool) -> None:
 
 
 def spoken(
-    name: str,
-    request: Request,
-    services: Services,
-    *,
-    stream: bool,
-    writer: Callable[[Connection], SpeechWriter] | None = None,
+    name: str, request: Request, services: Services, *, stream: bool, writer: Callable[[Connection], SpeechWriter] | None = None
 ) -> Response:
     """Returns the reply to a text; `writer` is one that writes times."""
     query, timed = request.query_params, writer is not None

@@ -31,7 +31,7 @@ MARKUP: Table = {
     "[": (
         (re.compile(r"\[pause:([0-9.]{1,9}s?)\]", re.IGNORECASE), lambda mark: pause(mark[1])),
         (re.compile(r"\[([^\[\]]{1,100})\]\((?:/[^()/]{0,100}/|[+-][0-9.]{1,5})\)"), lambda mark: DROPPED + words(mark[1])),
-    ),
+    )
 }
 """[pause:1.5s]; [word](/phonemes/) and [word](+2): the word is spoken"""
 LANGUAGES: Mapping[str, str] = {"a": "en-US", "b": "en-GB", "z": "zh-CN"}

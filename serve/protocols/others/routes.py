@@ -4,17 +4,20 @@ In:    HTTP
 Out:   audio and JSON as the clients of Kokoro-FastAPI, of Piper and Vapi read them
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict
+from starlette.types import Message
 
 from serve.access.api_keys import Scope
+from serve.http.body_reader import media_type_of
 from serve.http.dependencies import RequestServices
 from serve.http.openapi import answers, takes
-from serve.http.route_access import requires
+from serve.http.route_access import listing, requires
 from serve.http.speech_response import SpeechResponse
 from serve.protocols.others import kokoro, piper, vapi
 from serve.protocols.others.protocol import CAPTIONED
@@ -62,15 +65,42 @@ async def captioned(request: Request, services: RequestServices) -> Response:
     return SpeechResponse(request, services, kokoro.speech_values, writer=kokoro.CaptionedWriter)
 
 
-@router.post(
-    piper.PATH,
-    openapi_extra=takes(piper.PiperBody),
-    response_class=Response,
-    responses={**answers_with("audio/wav", "the audio", BYTES), **REFUSED},
-)
 @requires(Scope.SPEECH, stream=True)
 async def speak_as_piper(request: Request, services: RequestServices) -> Response:
-    return SpeechResponse(request, services, piper.speech_values)
+    query: Mapping[str, str] | None = request.query_params if request.method == "GET" else None
+    if query is None and media_type_of(request) == "text/plain":
+        pieces = services.bodies.pieces(request, services.speech.limits.max_body_bytes)
+        query = {**request.query_params, "text": b"".join([piece async for piece in pieces]).decode(errors="replace")}
+    translate = partial(piper.speech_values, query=query)
+    return SpeechResponse(request if query is None else without_body(request), services, translate)
+
+
+def without_body(request: Request) -> Request:
+    """Returns a request as one with an empty object for a body: the text that is to be spoken stands elsewhere."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"{}"}
+
+    headers = [(name, value) for name, value in request.scope["headers"] if name != b"content-type"]
+    return Request({**request.scope, "headers": [*headers, (b"content-type", b"application/json")]}, receive)
+
+
+AS_PIPER: dict[str, Any] = {
+    "response_class": Response,
+    "responses": {**answers_with("audio/wav", "the audio", BYTES), **REFUSED},
+}
+SCHEMAS = piper.PiperBody.model_json_schema()["properties"].items()
+QUERY = [{"name": name, "in": "query", "required": name == "text", "schema": schema} for name, schema in SCHEMAS]
+for path in (piper.PATH, f"{piper.PATH}/", f"{piper.PATH}/synthesize"):
+    is_own = path == piper.PATH
+    router.post(path, openapi_extra=takes(piper.PiperBody), include_in_schema=is_own, **AS_PIPER)(speak_as_piper)
+    router.get(path, openapi_extra={"parameters": QUERY}, include_in_schema=is_own, **AS_PIPER)(speak_as_piper)
+
+
+@router.get(f"{piper.PATH}/voices")
+@listing
+async def voices_of_piper(services: RequestServices) -> dict[str, Any]:
+    return piper.voice_configs(services.voices.library.list(), services.speech.models)
 
 
 @router.post(

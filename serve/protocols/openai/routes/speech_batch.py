@@ -49,9 +49,7 @@ class SpeechBatchBody(Body):
 
 
 @router.post(
-    "/v1/audio/speech/batch",
-    openapi_extra=takes(SpeechBatchBody),
-    responses=answers(400, 401, 403, 408, 413, 415, 429, 503),
+    "/v1/audio/speech/batch", openapi_extra=takes(SpeechBatchBody), responses=answers(400, 401, 403, 408, 413, 415, 429, 503)
 )
 @requires(Scope.SPEECH, stream=True)
 async def speech_batch(request: Request, services: RequestServices) -> Response:

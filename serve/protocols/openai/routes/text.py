@@ -6,7 +6,7 @@ Never: a step of the model, except for /v1/text/refine
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from functools import partial
 from typing import Literal, TypeVar
 
@@ -21,16 +21,7 @@ from pipeline.text.lexicon.lexicon_library import LEXICON_ID
 from pipeline.text.markup.ssml_elements import STYLES
 from pipeline.text.refine_guard import diff
 from pipeline.text.segment import predicted_steps
-from pipeline.types import (
-    SPEED,
-    LexiconEntry,
-    Passage,
-    PronunciationKind,
-    Refined,
-    Segment,
-    SpeechText,
-    SynthesisRequest,
-)
+from pipeline.types import SPEED, LexiconEntry, Passage, PronunciationKind, Refined, Segment, SpeechText, SynthesisRequest
 from serve.access.api_keys import Scope
 from serve.errors import ApiError, ErrorSpec, bad_request, not_finished
 from serve.http.dependencies import RequestServices
@@ -40,26 +31,7 @@ from serve.http.openapi import answers, takes
 from serve.http.request_context import context_of, is_strict
 from serve.http.route_access import any_key, requires
 from serve.http.services import Services
-from serve.protocols.openai.schemas.text_replies import (
-    ChangeReply,
-    HintReply,
-    KeptReply,
-    LexiconReply,
-    MarkReply,
-    NormalizeReply,
-    PassageReply,
-    PlannedSegment,
-    PlanReply,
-    RefinedReply,
-    RefineReply,
-    SegmentReply,
-    SoundReply,
-    SpanReply,
-    SsmlReply,
-    StyleReply,
-    StylesReply,
-    WarningReply,
-)
+from serve.protocols.openai.schemas import text_replies
 from serve.speech.resolve import build_request, select_version, written_text
 from serve.speech.schemas.base import read_body
 from serve.speech.schemas.speech import SpeechBody
@@ -78,12 +50,12 @@ router = APIRouter(tags=["text"])
 
 @router.post("/v1/text/normalize", openapi_extra=takes(TextBody), responses=answers(400, 408, 413, 415, 422, 429, 503))
 @requires(Scope.TEXT)
-async def normalize(request: Request, services: RequestServices) -> NormalizeReply:
+async def normalize(request: Request, services: RequestServices) -> text_replies.NormalizeReply:
     """Returns the normalised text, and what became of every character."""
     body = await _body(TextBody, request, services)
     synthesis, ignored = _text_request(body, request, services)
     speech_text = await _within_limits(services, services.text.read(synthesis))
-    return NormalizeReply(
+    return text_replies.NormalizeReply(
         text=" ".join(segment.text for segment in speech_text.segments),
         segments=[_segment(speech_text, index) for index in range(len(speech_text.segments))],
         warnings=_warnings(speech_text.warnings),
@@ -94,7 +66,7 @@ async def normalize(request: Request, services: RequestServices) -> NormalizeRep
 
 @router.post("/v1/text/ssml", openapi_extra=takes(TextBody), responses=answers(400, 408, 413, 415, 422, 503))
 @requires(Scope.TEXT)
-async def ssml(request: Request, services: RequestServices) -> SsmlReply:
+async def ssml(request: Request, services: RequestServices) -> text_replies.SsmlReply:
     """Returns how an SSML document is parsed."""
     body = await _body(TextBody, request, services)
     unused = [name for name in READING_FIELDS if name in body.model_fields_set]
@@ -102,12 +74,12 @@ async def ssml(request: Request, services: RequestServices) -> SsmlReply:
         unused.append("input_type")
     check_ignored(unused, unused, strict=is_strict(request))
     written = written_text(body.model_copy(update={"input_type": "ssml"}), context_of(request), services.speech)
-    return SsmlReply(
+    return text_replies.SsmlReply(
         text=written.text,
         passages=[_passage(passage) for passage in written.passages],
-        marks=[MarkReply(name=mark.name, position=mark.position) for mark in written.marks],
+        marks=[text_replies.MarkReply(name=mark.name, position=mark.position) for mark in written.marks],
         warnings=_warnings(written.warnings),
-        ignored_fields=_named([*body.ignored, *unused]),
+        ignored_fields=named_fields([*body.ignored, *unused]),
     )
 
 
@@ -115,14 +87,14 @@ async def ssml(request: Request, services: RequestServices) -> SsmlReply:
     "/v1/audio/speech/plan", openapi_extra=takes(SpeechBody), responses=answers(400, 404, 408, 413, 415, 422, 429, 503)
 )
 @requires(Scope.TEXT)
-async def plan(request: Request, services: RequestServices) -> PlanReply:
+async def plan(request: Request, services: RequestServices) -> text_replies.PlanReply:
     """Returns what POST /v1/audio/speech would synthesise for this body, without doing it."""
     body = await _body(SpeechBody, request, services)
     synthesis, ignored = _speech_request(body, request, services)
     speech_text = await _within_limits(services, services.text.read(synthesis))
     segments = [_planned(segment, synthesis) for segment in speech_text.segments]
     silence_s = (sum(segment.silence_ms for segment in segments) + speech_text.closing_silence_ms) / 1000
-    return PlanReply(
+    return text_replies.PlanReply(
         voice=synthesis.voice,
         characters=len(synthesis.text),
         segments=segments,
@@ -137,7 +109,7 @@ async def plan(request: Request, services: RequestServices) -> PlanReply:
 
 @router.post("/v1/text/refine", openapi_extra=takes(SpeechBody), responses=answers(400, 404, 408, 413, 415, 422, 429, 503, 504))
 @requires(Scope.SPEECH, stream=True)
-async def refine(request: Request, services: RequestServices) -> RefineReply:
+async def refine(request: Request, services: RequestServices) -> text_replies.RefineReply:
     """Returns the text after ChatTTS's refine pass, and whether the guard accepts it."""
     body = await _body(SpeechBody, request, services)
     if body.refine is False:
@@ -150,15 +122,17 @@ async def refine(request: Request, services: RequestServices) -> RefineReply:
             )
         charge.keep()
     replies = [
-        RefinedReply(
+        text_replies.RefinedReply(
             source=segment.source,
             refined=segment.refined,
             accepted=segment.accepted,
-            diff=[ChangeReply(op=change.op, source=change.source, refined=change.refined) for change in segment.diff],
+            diff=[
+                text_replies.ChangeReply(op=change.op, source=change.source, refined=change.refined) for change in segment.diff
+            ],
         )
         for segment in segments
     ]
-    return RefineReply(
+    return text_replies.RefineReply(
         refined=" ".join(reply.refined for reply in replies),
         accepted=all(reply.accepted for reply in replies),
         diff=[change for reply in replies for change in reply.diff],
@@ -170,35 +144,37 @@ async def refine(request: Request, services: RequestServices) -> RefineReply:
 
 @router.get("/v1/styles")
 @any_key
-async def styles() -> StylesReply:
+async def styles() -> text_replies.StylesReply:
     """Returns the styles that mstts:express-as may name."""
-    return StylesReply(
-        styles=[StyleReply(id=name, rate=prosody.rate, gain_db=prosody.gain_db) for name, prosody in STYLES.items()]
+    return text_replies.StylesReply(
+        styles=[
+            text_replies.StyleReply(id=name, rate=prosody.rate, gain_db=prosody.gain_db) for name, prosody in STYLES.items()
+        ]
     )
 
 
 @router.get("/v1/lexicons/{lexicon_id}", responses=answers(400, 404))
 @requires(Scope.TEXT)
-async def lexicon(lexicon_id: str, services: RequestServices) -> LexiconReply:
+async def lexicon(lexicon_id: str, services: RequestServices) -> text_replies.LexiconReply:
     """Returns a stored lexicon."""
     _check_id(lexicon_id)
     try:
         entries = services.speech.lexicons.get(lexicon_id)
     except UnknownLexicon:
         raise _no_such_lexicon() from None
-    return LexiconReply(id=lexicon_id, entries={entry.word: _sound(entry) for entry in entries})
+    return text_replies.LexiconReply(id=lexicon_id, entries={entry.word: _sound(entry) for entry in entries})
 
 
 @router.put(
     "/v1/lexicons/{lexicon_id}", openapi_extra=takes(LexiconBody), responses=answers(400, 403, 408, 409, 413, 415, 503, 507)
 )
 @requires(Scope.TEXT, stores=True)
-async def put_lexicon(lexicon_id: str, request: Request, services: RequestServices) -> KeptReply:
+async def put_lexicon(lexicon_id: str, request: Request, services: RequestServices) -> text_replies.KeptReply:
     """Stores a lexicon, in place of one with the same id that is the caller's; every replica uses it within a second."""
     _check_id(lexicon_id)
     entries = entries_of((await _body(LexiconBody, request, services)).entries)
     version = await ask_store(services.speech.lexicons.put, lexicon_id, entries, caller_of(request).writer)
-    return KeptReply(id=lexicon_id, version=version, entries=len(entries))
+    return text_replies.KeptReply(id=lexicon_id, version=version, entries=len(entries))
 
 
 @router.delete("/v1/lexicons/{lexicon_id}", status_code=204, responses=answers(400, 403, 404, 503))
@@ -227,7 +203,7 @@ def _text_request(body: TextBody, request: Request, services: Services) -> tuple
     """Returns a request of which only the text matters, and the fields of the body that have no effect."""
     speech = SpeechBody(**{name: getattr(body, name) for name in TextBody.model_fields})
     synthesis, lost = _speech_request(speech, request, services)
-    return synthesis, [*_named(list(body.model_extra or {})), *lost]
+    return synthesis, [*named_fields(list(body.model_extra or {})), *lost]
 
 
 def _speech_request(body: SpeechBody, request: Request, services: Services) -> tuple[SynthesisRequest, list[str]]:
@@ -235,12 +211,7 @@ def _speech_request(body: SpeechBody, request: Request, services: Services) -> t
     context = context_of(request)
     selection = select_version(body, context, services.speech)
     built = build_request(selection, context, services.speech)
-    return built, _named([*body.ignored, *selection.lost])
-
-
-def _named(ignored: Sequence[str]) -> list[str]:
-    """Returns the names of fields without effect, as X-Ignored-Fields has them."""
-    return named_fields(ignored)
+    return built, named_fields([*body.ignored, *selection.lost])
 
 
 async def _unrefined(services: Services, synthesis: SynthesisRequest) -> list[Refined]:
@@ -274,18 +245,18 @@ def _no_such_lexicon() -> ApiError:
     )
 
 
-def _warnings(warnings: tuple[tuple[str, int], ...]) -> list[WarningReply]:
-    return [WarningReply(code=code, count=count) for code, count in warnings]
+def _warnings(warnings: tuple[tuple[str, int], ...]) -> list[text_replies.WarningReply]:
+    return [text_replies.WarningReply(code=code, count=count) for code, count in warnings]
 
 
-def _segment(speech_text: SpeechText, index: int) -> SegmentReply:
+def _segment(speech_text: SpeechText, index: int) -> text_replies.SegmentReply:
     segment = speech_text.segments[index]
-    return SegmentReply(
+    return text_replies.SegmentReply(
         text=segment.text,
         language="zh" if segment.language == "zh" else "en",
         source=segment.source,
         spans=[
-            SpanReply(
+            text_replies.SpanReply(
                 source=(span.source_start, span.source_stop),
                 spoken=(span.spoken_start, span.spoken_stop),
                 kind="control" if span.kind == "control" else "text",
@@ -295,10 +266,10 @@ def _segment(speech_text: SpeechText, index: int) -> SegmentReply:
     )
 
 
-def _planned(segment: Segment, request: SynthesisRequest) -> PlannedSegment:
+def _planned(segment: Segment, request: SynthesisRequest) -> text_replies.PlannedSegment:
     steps = predicted_steps(segment.text)
     speed = SPEED.clamp(request.speed * segment.prosody.rate)
-    return PlannedSegment(
+    return text_replies.PlannedSegment(
         index=segment.index,
         text=segment.text,
         language="zh" if segment.language == "zh" else "en",
@@ -312,8 +283,8 @@ def _planned(segment: Segment, request: SynthesisRequest) -> PlannedSegment:
     )
 
 
-def _passage(passage: Passage) -> PassageReply:
-    return PassageReply(
+def _passage(passage: Passage) -> text_replies.PassageReply:
+    return text_replies.PassageReply(
         text=passage.text,
         language=next((known for known in READINGS if known == passage.language), "auto"),
         voice=passage.prosody.voice,
@@ -321,11 +292,15 @@ def _passage(passage: Passage) -> PassageReply:
         gain_db=passage.prosody.gain_db,
         silence_ms=passage.silence_ms,
         hints=[
-            HintReply(start=hint.start, stop=hint.stop, kind=hint.kind.value, value=hint.value)
+            text_replies.HintReply(start=hint.start, stop=hint.stop, kind=hint.kind.value, value=hint.value)
             for hint in passage.pronunciations
         ],
     )
 
 
-def _sound(entry: LexiconEntry) -> SoundReply:
-    return SoundReply(pinyin=entry.value) if entry.kind is PronunciationKind.PINYIN else SoundReply(alias=entry.value)
+def _sound(entry: LexiconEntry) -> text_replies.SoundReply:
+    return (
+        text_replies.SoundReply(pinyin=entry.value)
+        if entry.kind is PronunciationKind.PINYIN
+        else text_replies.SoundReply(alias=entry.value)
+    )

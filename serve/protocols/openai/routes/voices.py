@@ -220,9 +220,7 @@ async def clone(request: Request, services: Services) -> Response:
         consent = str(form.get("consent", "")).strip()
         if consent.lower() in NO_CONSENT:
             raise bad_request(
-                "missing_field",
-                "consent is required: true, or a statement of what the speaker has agreed to",
-                param="consent",
+                "missing_field", "consent is required: true, or a statement of what the speaker has agreed to", param="consent"
             )
         fields = {key: value for key, value in form.items() if isinstance(value, str) and key != "consent"}
         body = read_values(FormBody, form_values(fields))

@@ -92,6 +92,8 @@ ACCESS = {
     ("GET", "/v1/"): OPEN,
     ("POST", "/dev/captioned_speech"): SPEECH,
     ("POST", "/piper"): SPEECH,
+    ("GET", "/piper"): SPEECH,
+    ("GET", "/piper/voices"): LIST,
     ("POST", "/vapi"): SPEECH,
     ("GET", "/v1/audio/models"): LIST,
     ("GET", "/v1/audio/voices"): LIST,

@@ -202,10 +202,7 @@ def test_text_over_a_socket_that_is_refused_or_closed(certificate, store: Store)
         written_to(live, WORDS)
     assert refused.value.response.status_code == 401
     assert b"invalid_api_key" in refused.value.response.body
-    for services, words, code, sentence in (
-        (full, WORDS, 1013, "overloaded"),
-        (brief, pausing(), 1008, "idle for 1 s"),
-    ):
+    for services, words, code, sentence in ((full, WORDS, 1013, "overloaded"), (brief, pausing(), 1008, "idle for 1 s")):
         with serving(services, certificate) as live, pytest.raises(ApiError) as error:
             written_to(live, words)
         assert error.value.status_code == code

@@ -185,10 +185,7 @@ def test_failures_and_want_of_room(store: Store):
     with guarded(Authenticator(ring_of(store))) as live, talking(live) as client:
         client.say(**C, voices=["alloy"])
         heard, code, _ = client.closed()
-        assert ([(one["error"], one.get("context_id")) for one in heard], code) == (
-            [("missing_api_key", "c")],
-            1008,
-        )
+        assert ([(one["error"], one.get("context_id")) for one in heard], code) == ([("missing_api_key", "c")], 1008)
 
 
 TURNS = [

@@ -80,14 +80,42 @@ def test_kokoros_captions_have_every_word_before_its_audio_ends(stream):
         assert words == [{"word": w["text"], "start_time": w["start"], "end_time": w["end"]} for w in own.json()["words"]]
 
 
-def test_pipers_fields_have_the_effect_of_the_services_own():
-    speaker = Speaker()
+PIPERS_FIELDS = {"voice": "calm", "length_scale": 2.0, "seed": 7}
+AS_PIPER: dict[str, tuple[str, str, dict[str, Any]]] = {  # what the documentation of its releases shows, with all fields
+    "1.2, GET": ("GET", PIPER, {"params": {"text": TEXT, **PIPERS_FIELDS}}),
+    "1.2, GET /": ("GET", f"{PIPER}/", {"params": {"text": TEXT, **PIPERS_FIELDS}}),
+    "1.2, POST": ("POST", PIPER, {"data": TEXT, "params": PIPERS_FIELDS, "headers": {"Content-Type": "text/plain"}}),
+    "1.4, POST": ("POST", PIPER, {"json": {"text": TEXT, **PIPERS_FIELDS}}),
+    "1.4, POST /": ("POST", f"{PIPER}/", {"json": {"text": TEXT, **PIPERS_FIELDS}}),
+    "1.8": ("POST", f"{PIPER}/synthesize", {"json": {"text": TEXT, **PIPERS_FIELDS}}),
+}
+
+
+@pytest.mark.parametrize("release", AS_PIPER)
+def test_pipers_fields_have_the_effect_of_the_services_own(release: str):
+    speaker, (method, path, options) = Speaker(), AS_PIPER[release]
     with serving(make_services(speaker)) as live:
-        reply = said(live, PIPER, {"text": TEXT, "voice": "calm", "length_scale": 2.0, "seed": 7})
+        reply = requests.request(method, f"{live.url}{path}", timeout=60, **options)
+    assert reply.status_code == 200, reply.text
     assert reply.headers["Content-Type"] == "audio/wav"
     assert reply.content[:4] == b"RIFF"
+    assert "X-Ignored-Fields" not in reply.headers
     request = speaker.requests[-1]
     assert (request.text, request.voice, request.speed, request.sampling.seed) == (TEXT, "calm", 0.5, 7)
+
+
+def test_every_voice_that_piper_lists_speaks(live: Live):
+    for name, config in requests.get(f"{live.url}{PIPER}/voices", timeout=60).json().items():
+        assert (config["audio"], config["num_speakers"]) == ({"sample_rate": 24_000}, 1)
+        assert requests.get(f"{live.url}{PIPER}", {"text": TEXT, "voice": name}, timeout=60).status_code == 200
+
+
+def test_a_query_of_piper_is_checked_as_its_body(live: Live):
+    reply = requests.get(f"{live.url}{PIPER}", {"text": TEXT, "noise_scale": 0.6, "speed": 2}, timeout=60)
+    assert reply.headers["X-Ignored-Fields"] == "noise_scale, query.speed"
+    for query, code in (({}, "missing_field"), ({"text": TEXT, "length_scale": "slow"}, "out_of_range"), ({"text": ""}, None)):
+        reply = requests.get(f"{live.url}{PIPER}", query, timeout=60)
+        assert (reply.status_code, code) in ((400, reply.json()["error"]["code"]), (400, None))
 
 
 def test_vapi_is_given_samples_at_its_rate(live: Live):

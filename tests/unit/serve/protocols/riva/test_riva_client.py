@@ -26,10 +26,7 @@ EXPECTED = {
 @pytest.mark.nightly
 def test_all_three_calls_of_the_client():
     library = demo_library()
-    with (
-        demo_speaker(library=library) as speaker,
-        riva_serving(make_services(speaker, voice_id=library.canonical)) as address,
-    ):
+    with demo_speaker(library=library) as speaker, riva_serving(make_services(speaker, voice_id=library.canonical)) as address:
         command = [python_of_clients(RIVA), str(RIVA_SCENARIOS), address]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr

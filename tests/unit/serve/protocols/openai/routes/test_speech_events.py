@@ -52,12 +52,7 @@ def test_the_openai_package_hands_them_on(live: Live):
     client = OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0)
     for model in ("gpt-4o-mini-tts", "chattts"):
         with client.audio.speech.with_streaming_response.create(
-            input="Hello there.",
-            model=model,
-            voice="alloy",
-            response_format="pcm",
-            stream_format="sse",
-            extra_body={"seed": 7},
+            input="Hello there.", model=model, voice="alloy", response_format="pcm", stream_format="sse", extra_body={"seed": 7}
         ) as reply:
             assert reply.headers["content-type"].split(";")[0] == "text/event-stream"
             check(live, events_in(list(reply.iter_lines())), seed=7)
