@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from pipeline.text.incremental import GrowingText
 from pipeline.text.lines import breath
+from pipeline.text.normalize.edits import whole_lines
 from pipeline.text.segment import letter_weight
 
 ENOUGH = 120
@@ -45,7 +46,7 @@ def is_speakable(text: str) -> bool:
 
 def _sentences(paragraph: str) -> Iterator[str]:
     growing = GrowingText(sentences=True)
-    parts = growing.add(paragraph)
+    parts = growing.add(whole_lines(paragraph))
     rest = growing.flush()
     for part in (*parts, *(() if rest is None else (rest,))):
         yield from filter(is_speakable, _short_enough(part.text))

@@ -10,15 +10,16 @@ the sentence is read. That is where all of this holds:
 
     end      . ! ? with white space behind, 。 or ！？ behind a Chinese character, or the end of a line; closing quotes and
              brackets may stand between, but not behind a dot within a line
-    before   at least LEAST_WEIGHT letters; before a single dot no letter alone, no abbreviation, no one or two digits
+    before   at least LEAST_WEIGHT letters; before a single dot no letter alone, no abbreviation, no one to three digits; a word
+             before several dots, which are a prompt where they begin a line; no line that may be one of a list or a table
     after    a letter, behind opening quotes and brackets but [: a small one only after 。！？, no capital before another one,
              after several dots only a capital, after the end of a line without a sign no capital alone
     around   no HTML tag and no link that is still open, no element of which nothing is spoken, no line that goes on in the next
 
 So a sentence waits for two characters of the next one, and everything that is in doubt waits for the next end or the flush: a
-number, an abbreviation, markup, half an emoji. A number or a word in capitals whose reading depends on words up to 40
-characters away is read by the words of its own part, as are in a text of two languages the numbers and signs of a line that has
-neither Chinese nor English prose.
+number, an abbreviation, markup, half an emoji. What stands before a part is known where it is read: the length of its line, an
+open quote. What comes behind it is not: a number or a word in capitals at its end is read without the words of the next part,
+and in a text of two languages the numbers and signs of a line that has neither Chinese nor English prose have that of the part.
 """
 
 from collections.abc import Iterator
@@ -26,12 +27,15 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from string import ascii_letters
 
-from pipeline.text.lines import goes_on
+from pipeline.text.lines import goes_on, is_short
 from pipeline.text.markup.elements import SOUNDS, Sound
+from pipeline.text.normalize.tables import word_list
 from pipeline.text.segment import letter_weight
 
 LEAST_WEIGHT = 20
 """shortest part that ends without a flush [letters; a Chinese character counts as three]"""
+BESIDE = 48
+"""characters before a part that the reading of its words may depend on"""
 HEAVIEST = 3
 """letters that a character counts as, at most"""
 
@@ -45,16 +49,8 @@ _TELLING = _SIGNS | _SPACES | frozenset("<>()")
 _LONGEST_TAG = 60
 _LONGEST_LINE = 400
 _LONGEST_MARKUP = 6000  # characters; the normaliser reads none that is longer
-_ABBREVIATED = """
-    AVE Adm Approx Appt Assn Assoc Asst Attn Atty Aug Avg BLVD Bldg Bros Capt Cf Cmdr Co Col Corp Cpl Dec Dept Depts Det Dist
-    Div Dr Drs Esp Esq Etc Excl Feat Feb Fig Fr Fri Ft Gen Gov Govt Hon Inc Incl Insp Inst Intl Jan Jr Lt Ltd Maj Messrs Mfg
-    Mgmt Mgr Misc Mon Mr Mrs Ms Mt Mx Natl Nov Oct Orig PKWY Pkg Pres Prev Prof Pt Pvt Qty Ref Rep Reps Rev Sen Sens Sept Sgt
-    Sr St Ste Supt Tel Temp Thu Thur Thurs Tue Tues Univ Viz Vs Wed Weds al approx appt assn assoc asst attn avg bldg bros ca
-    cf cont corp dept depts dist div esp esq est etc excl feat govt inc incl inst intl jr ltd max mfg mgmt mgr misc natl orig
-    pkg prev qty ref sr tel temp univ viz vs
-"""
+_ABBREVIATIONS = frozenset(word_list("abbreviated"))
 """words whose dot the normaliser does not read as the end of a sentence"""
-_ABBREVIATIONS = frozenset(_ABBREVIATED.split())
 _LONGEST_ABBREVIATION = max(map(len, _ABBREVIATIONS))
 
 
@@ -65,6 +61,8 @@ class Part:
     text: str
     start: int
     """place of its first character in the whole text"""
+    behind: str = ""
+    """what stands before it: its line so far, and whole lines of BESIDE characters and more; its reading depends on that"""
 
 
 class GrowingText:
@@ -96,7 +94,7 @@ class GrowingText:
     def flush(self) -> Part | None:
         """Returns the rest of the text as a part; None if there is nothing but white space, which is dropped."""
         rest = self._text + _without_halves(self._half)
-        part = Part(rest, self._start) if rest.strip() else None
+        part = Part(rest, self._start, self._scan.line) if rest.strip() else None
         self._start += len(rest)
         self._text, self._half, self._scan = "", "", _Scan()
         return part
@@ -105,8 +103,9 @@ class GrowingText:
         scan = self._scan
         while scan.reaches_an_end(self._text):
             if scan.ends_a_part(self._text):
-                yield Part(self._text[scan.begin : scan.stop], self._start + scan.begin)
-                scan.begin = scan.stop
+                part = Part(self._text[scan.begin : scan.stop], self._start + scan.begin, scan.line)
+                scan.begin, scan.line = scan.stop, _last_lines(part.behind + part.text)
+                yield part
             scan.go_on(self._text)
         begin = scan.begin
         self._text = self._text[begin:]
@@ -133,6 +132,8 @@ class _Scan:
     """the next character"""
     begin: int = 0
     """of the present part"""
+    line: str = ""
+    """what stands behind it"""
     phase: _Phase = _Phase.TEXT
     start: int = 0
     """of the end that is being looked at: its signs, then closing quotes and brackets, then white space"""
@@ -215,12 +216,13 @@ class _Scan:
         if HEAVIEST * (self.start - self.begin) < LEAST_WEIGHT:
             return False
         signs, following = text[self.start : self.signs], text[self.at : self.at + 2]
+        word = text[self.start - 2 : self.start].rstrip(" ")[-1:].isalnum()  # not so before the dots of a prompt
         return (
             following[0].isalpha()
             and (not following[0].islower() or not _CHINESE_ENDS.isdisjoint(signs))
             and not (following[0].isupper() and following[1].isupper())
-            and (".." not in signs or following[0].isupper())
-            and (signs != "" or not following[0].isupper() or following[1].isalpha())
+            and (".." not in signs or (following[0].isupper() and word))
+            and (signs != "" or (text[self.stop - 1] == "\n" and (not following[0].isupper() or following[1].isalpha())))
             and self._is_end(text, signs)
             and self._is_whole(text, signs)
             and letter_weight(text[self.begin : min(self.start, self.begin + LEAST_WEIGHT)]) >= LEAST_WEIGHT
@@ -240,9 +242,10 @@ class _Scan:
     def _note(self, text: str, place: int) -> None:
         """Notes what a character of a sentence says about it."""
         character = text[place]
+        is_comment = self.less > self.greater and text.startswith("<!--", self.less)
         if character == "<":
-            self.less = place
-        elif character == ">":
+            self.less = self.less if is_comment else place
+        elif character == ">" and (not is_comment or text.endswith("--", self.less + 4, place)):
             self.greater = place
             self._note_tag(text[max(self.less, place - _LONGEST_TAG, 0) : place])
         elif character == ")":
@@ -267,8 +270,10 @@ class _Scan:
 
     def _goes_on(self, text: str) -> bool:
         """True if the end is one of a single line, in a sentence that goes on behind it."""
-        line = text[max(self.begin, self.start - _LONGEST_LINE) : self.gap].rpartition("\n")[2]
-        return text.count("\n", self.gap, self.stop) == 1 and goes_on(line, text[self.at : self.at + 2])
+        first = max(self.begin, self.start - _LONGEST_LINE)
+        line = ((self.line if first == self.begin else "") + text[first : self.gap]).rpartition("\n")[2]
+        is_single = text.count("\n", self.gap, self.stop) == 1
+        return is_single and (is_short(line) or "|" in line or goes_on(line, text[self.at : self.at + 2]))
 
     def _is_whole(self, text: str, signs: str) -> bool:
         """True if the text before the end has words, nothing in it is open, and it does not need what follows."""
@@ -289,16 +294,22 @@ class _Scan:
 
 
 def _needs_more(ending: str) -> bool:
-    """True for the last characters before a dot if they are a letter alone, an abbreviation, or one or two digits of a list."""
+    """True for the last characters before a dot if they are a letter alone, an abbreviation, or digits that number a list."""
     ending = ending.removesuffix("\n")
     before = ending.rstrip(ascii_letters)
     if before != ending:
         word = ending[len(before) :]
         return len(word) == 1 or word in _ABBREVIATIONS
     digits = 0
-    while digits < 3 and ending[-1 - digits :][:1].isdecimal():
+    while digits < min(4, len(ending)) and ending[-1 - digits].isdecimal():
         digits += 1
-    return digits in (1, 2)
+    return 0 < digits < 4
+
+
+def _last_lines(text: str) -> str:
+    """Returns the last lines of a text."""
+    place = text.rfind("\n", 0, min(len(text.rstrip()), max(0, len(text) - BESIDE))) + 1
+    return text[place:][-_LONGEST_LINE:]
 
 
 def _paired(text: str) -> str:

@@ -10,6 +10,8 @@ E-mails, PDFs and subtitles end lines in the middle of sentences; verses, labels
 import re
 
 _CLOSED = re.compile(r"[.!?…。！？:：;；][\"'”’」』)）\]】*_]{0,4}$")
+ENDED = re.compile(r"[.!?…][^\w\s]{0,9}(?!\S)|[。！？]")
+"""the end of a sentence in a line"""
 _TITLE = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Gen|Capt|Sgt|Rev|Hon|vs|e\.g|i\.e)\.$")
 _LABELLED = re.compile(r"[=|{}<>：]|:\s")
 _OPEN_ENDS = frozenset(",，、(（")
@@ -21,6 +23,7 @@ _VERSE = 13
 _LONG_LINE = 56
 """a line so long ends where the next word had no room [characters]"""
 _LEAST_WORDS = 4
+_SHORT_LINE = 4  # words
 
 
 def _words(listed: str) -> frozenset[str]:
@@ -64,12 +67,18 @@ def breath(before: str, after: str) -> int:
     return 2 if following in _LEADING else 1
 
 
-def goes_on(line: str, following: str, *, is_list: bool = False) -> bool:
+def is_short(line: str) -> bool:
+    """True if a line may be one of a list without signs."""
+    return len(line.split()) <= _SHORT_LINE and not ENDED.search(line) and not _CHINESE.search(line)
+
+
+def goes_on(line: str, following: str, *, is_list: bool = False, is_ended: bool = False) -> bool:
     """True if the sentence of a line goes on in what follows.
 
     Args:
         following: neither blank nor the beginning of an item, a heading or a row.
         is_list: all lines around are short.
+        is_ended: what follows ends a sentence, in lines that begin with small letters.
     """
     line, following = line.rstrip(), following.lstrip(" \t\"'“‘(（「『《*_")
     if not line or not following:
@@ -79,7 +88,7 @@ def goes_on(line: str, following: str, *, is_list: bool = False) -> bool:
         return True
     if _CLOSED.search(line[-6:]):
         return False
-    if last in _OPEN_ENDS:
+    if last in _OPEN_ENDS or (is_ended and first.islower()):
         return True
     if _CHINESE.match(first) or _CHINESE.match(last):
         return last in _OPEN_CHINESE or first in _NO_BEGINNING or len(_CHINESE.findall(line)) > _VERSE

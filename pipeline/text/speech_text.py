@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import islice
 
 from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText, PartlyUnspeakable
+from pipeline.text.incremental import BESIDE
 from pipeline.text.language_tags import DIALECT
 from pipeline.text.lexicon.matching import find
 from pipeline.text.markup.ssml_elements import MAX_BREAK_MS
@@ -34,7 +35,7 @@ from pipeline.text.normalized_text import NormalizedText, TextWarning
 from pipeline.text.pinyin import homophones
 from pipeline.text.say_as import spoken_as
 from pipeline.text.segment import SPOKEN, Range, SegmentLimits, split
-from pipeline.text.whole import whole_ranges
+from pipeline.text.whole import whole_ranges, whole_words
 from pipeline.types import SPEED, Passage, Pronunciation, PronunciationKind, Segment, Span, SpeechText, SynthesisRequest
 
 AS_MANDARIN = "spoken_as_mandarin"
@@ -46,9 +47,6 @@ UNSUPPORTED_LANGUAGE = "unsupported_language"
 NOT_AS_SAID = "not_as_said"
 """warning: texts that are nothing of the kind that say-as names; they are read as plain text"""
 REFUSED_WHEN_STRICT = (UNKNOWN, UNTAUGHT_TAG, UNSUPPORTED_LANGUAGE, NOT_AS_SAID)
-
-BESIDE = 48
-"""characters before and behind a passage that the reading of its words may depend on"""
 
 _STOPS = " ,.，。、"
 _PAUSE = re.compile(
@@ -77,9 +75,10 @@ def build_speech_text(
     if not request.keep_control_tags:
         vocabulary = replace(vocabulary, control_tags=frozenset())
     builder = _Builder(request, limits.halved if request.short_segments else limits, vocabulary, languages)
-    passages = request.passages or tuple(_at_pauses(request))
+    passages = whole_words(request.passages) or list(_at_pauses(request))
     for index, passage in enumerate(passages):
-        builder.add(passage, _beside(passages, index, -1)[-BESIDE:], _beside(passages, index, 1)[:BESIDE])
+        behind = _beside(passages, index, -1)[-BESIDE:] if index else request.behind
+        builder.add(passage, behind, _beside(passages, index, 1)[:BESIDE])
     return builder.finish()
 
 

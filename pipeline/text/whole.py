@@ -1,22 +1,26 @@
 """Whole: finds what a segment never ends inside: words, numbers with what they count, names, and the numbers of list items.
 
-In:    a text as it is written and as it is spoken
-Out:   ranges of the spoken text, in order, without overlap
+In:    a text as it is written and as it is spoken; passages
+Out:   ranges of the spoken text, in order, without overlap; passages that divide no word
 Never: where a text is cut, which is in segment.py
 """
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from pipeline.text.normalize.chinese import words_of
 from pipeline.text.normalized_text import NormalizedText
 from pipeline.text.segment import Range, letter_weight
-from pipeline.types import Span
+from pipeline.types import Passage, Span
 
 LONGEST = 60
 """most letters that are kept together beyond a word; a Chinese character counts as three"""
 
 _STOPS = " ,.，。、"
+_LETTERS = r"(?P<chinese>[\u4e00-\u9fff]{1,8})|(?P<latin>(?:[A-Za-z0-9À-ɏ$€£¥%°'’-]|(?<=\d)[.,](?=\d)){1,60})"
+_WORD_BEGIN, _WORD_END = re.compile(_LETTERS), re.compile(rf"(?:{_LETTERS})$")
 _LATIN_NAME = r"(?:[A-Z][A-Za-z'’-]*|[a-z]{1,2}[A-Z][A-Za-z]*)"
 _TITLE = r"(?:Mr|Mrs|Ms|Dr|Prof|St|Capt|Lt|Sgt|Gen|Gov|Sen|Rep)\.? "
 _ATOMS = (
@@ -50,6 +54,36 @@ def whole_ranges(written: str, spoken: NormalizedText) -> list[Range]:
         elif stop > joined[-1][1] and letter_weight(spoken.text[joined[-1][0] : stop]) <= LONGEST:
             joined[-1] = (joined[-1][0], stop)
     return joined
+
+
+def whole_words(passages: Sequence[Passage]) -> list[Passage]:
+    """Returns passages with the same text; a word that is divided between passages of one voice is in that with most of it."""
+    whole: list[Passage] = []
+    for passage in passages:
+        if whole and not passage.silence_ms and whole[-1].prosody.voice == passage.prosody.voice:
+            first, second = whole[-1], passage
+            tail, head = _divided(first.text, second.text)
+            moved = -tail if tail < head else head
+            is_free = all(word.stop <= len(first.text) - tail for word in first.pronunciations)
+            if is_free and all(word.start >= head for word in second.pronunciations):
+                edge, text = len(first.text) + moved, first.text + second.text
+                own = tuple(replace(word, start=word.start - moved, stop=word.stop - moved) for word in second.pronunciations)
+                whole[-1], passage = replace(first, text=text[:edge]), replace(second, text=text[edge:], pronunciations=own)
+        whole += [passage] if passage.text or passage.silence_ms else []
+    return whole
+
+
+def _divided(first: str, second: str) -> tuple[int, int]:
+    """Returns how many characters of the word that goes on from one text in the other stand in either; 0, 0: none does."""
+    end, begin = _WORD_END.search(first, max(0, len(first) - LONGEST)), _WORD_BEGIN.match(second)
+    if end is None or begin is None or end.lastgroup != begin.lastgroup:
+        return 0, 0
+    place, tail = 0, len(end[0])
+    for word in words_of(end[0] + begin[0]) if end["chinese"] else [end[0] + begin[0]]:
+        if place < tail < place + len(word):
+            return tail - place, place + len(word) - tail
+        place += len(word)
+    return 0, 0
 
 
 def _words(written: str, spoken: NormalizedText) -> Iterator[Range]:

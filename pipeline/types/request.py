@@ -255,6 +255,8 @@ class SynthesisRequest:
     voice: str
     passages: tuple[Passage, ...] = ()
     """the same text in passages, for SSML; else empty"""
+    behind: str = ""
+    """what was spoken just before, by itself; the reading of the text may depend on it"""
     control_tags: bool = False
     """True: a text without passages may have control tags"""
     keep_control_tags: bool = True

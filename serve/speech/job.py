@@ -35,6 +35,8 @@ class RequestContext:
     """as HTTP's header of that name, not yet checked"""
     resumes: Resumption | None = None
     """where an earlier reply goes on; None: it is a new one"""
+    behind: str = ""
+    """what was spoken just before, by itself"""
     continues: bool = False
     """it speaks text that was accepted before, and does so even while the replica drains"""
     is_paid: bool = False

@@ -144,6 +144,7 @@ def build_request(
     return SynthesisRequest(
         request_id=context.request_id,
         text=text.text,
+        behind=context.behind,
         passages=text.passages,
         control_tags=text.control_tags,
         keep_control_tags=compat.control_tags,

@@ -180,13 +180,9 @@ def _phoneme(reader: SsmlReader, element: Element, scope: Scope) -> None:
 
 
 ELEMENTS: Mapping[str, Handler] = {
-    "speak": _inside,
+    **dict.fromkeys(("speak", "lang"), _inside),
+    **dict.fromkeys(("p", "s", "paragraph", "sentence"), _sentence),
     "voice": _voice,
-    "lang": _inside,
-    "p": _sentence,
-    "s": _sentence,
-    "paragraph": _sentence,
-    "sentence": _sentence,
     "break": _break,
     "prosody": _prosody,
     "say-as": _say_as,

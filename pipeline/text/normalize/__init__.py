@@ -73,14 +73,14 @@ def normalize(
         readings: in order, without overlap; each is spoken as it is.
         fallback: the language of auto for a text without words of either language.
         vocabulary: of the checkpoint; words outside it are dropped and counted too.
-        behind, ahead: what is spoken just before and after the text, by itself; its words are only looked at.
+        behind, ahead: what is spoken just before and after the text, by itself; it is only looked at.
     """
     source, edge = f"{behind}{text}{ahead}", len(behind)
     tags = [match.span() for match in _TAG.finditer(source)] if control_tags else []
     readings = (
         [replace(reading, start=reading.start + edge, stop=reading.stop + edge) for reading in readings] if edge else readings
     )
-    moved = [edit._replace(start=edit.start + edge, stop=edit.stop + edge) for edit in edits(text, options)]
+    moved = [edit._replace(start=edit.start + edge, stop=edit.stop + edge) for edit in edits(text, options, behind)]
     written = write(source, tags=tags, readings=readings, edits=moved, entities=options.html)
     written = replace(written, text=shadow(written.text))
     painted = paint(written.text, language, fallback)

@@ -11,12 +11,12 @@ import re
 from pipeline.text.normalize.latin import join_words, letters
 from pipeline.text.normalize.numbers import counted, integer, spell
 from pipeline.text.normalize.options import Language
-from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
-from pipeline.text.normalize.tables import row_table
-from pipeline.text.normalize.words import MEASURES
+from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, numeric, rule
+from pipeline.text.normalize.tables import row_table, word_list
+from pipeline.text.normalize.words import MEASURES, STROKES
 
 _MEASURE = re.compile(
-    rf" ?(?:{alternatives([word for word in MEASURES if word not in '万千亿点面口份方'])}|户|册|株|头|[%℃°多余来几])"
+    rf" ?(?:{alternatives([word for word in MEASURES if word not in '万千亿点面口份方'])}|{STROKES}|[%℃°多余来几])"
 )
 _SERVICE_NUMBERS = frozenset(row_table("service number"))
 CALLED_BEFORE = re.compile(
@@ -29,7 +29,7 @@ _CALLED_AFTER = re.compile(
 CODE_BEFORE = re.compile(
     r"(?:(?<![期几\d])号|(?<![尺起数筹号])码|订单|会议|客户|会员|工单|直播间|设备|商户|账户|运单|快递单?|身份证|股票|证券|基金|端口|群|"
     r"车牌|邮编|批次|[车班]次|保单|发票|合同|档案|产品|商品|频道|频率|包间|包厢|错误|状态|返回|报错|单元|门牌|宿舍|"
-    r"教室|病房|准考证|考场|座位|楼|栋|座|幢|房间|口令|电话|手机|热线|拨打?|呼叫|波音|分机|转|微信|航班|型号|QQ|"
+    r"教室|病房|准考证|考场|座位|楼|栋|座|幢|房间|口令|电话|手机|热线|拨打?|呼叫|波音|分机|(?<![\u4e00-\u9fff])转|[请机话号线]转|微信|航班|型号|QQ|"
     r"\b(?i:ID|PIN|code|zip|password|room|flight|extension|ext\.?|dial|call|agent))(?:号码|号|ID|id|[为是了:#(（,，]|\s){0,3}$"
 )
 _DIALLED_BEFORE = re.compile(r"(?:电话|转|分机|手机|热线|拨|呼叫|航班|房间)[^\d]{0,5}$")
@@ -37,10 +37,7 @@ _CODE_AFTER = re.compile(
     r"\s?(?:教室|包间|包厢|宿舍|会议室|寝室|房|病房|病室|办公室|实验室|机房|室|路公交|路车|路(?!人|程|费|灯)|次(?:列车|航班|动车|高铁|特快)|"
     r"国道|省道|县道|高速|错误|报错|状态码|端口|航班|频道|处理器|芯片|显卡|手机|医院|厂|所(?!有)|厅|病区)"
 )
-_MODEL_BEFORE = re.compile(
-    r"(?:波音|空客|骁龙|天玑|麒麟|标致|马自达|奔驰|宝马|奥迪|保时捷|法拉利|雪铁龙|尼康|佳能|索尼|诺基亚|联想|酷睿|锐龙|至强|英特尔|"
-    r"显卡|型号|机型|京东方|图|歼|轰|运|直|苏|米格|东风|长征|神舟|天宫|红旗|荣威|名爵|哈弗|长安|比亚迪|道奇|雷克萨斯|沃尔沃)-?\s?$"
-)
+_MODEL_BEFORE = re.compile(rf"(?:{alternatives(word_list('model before'))})-?\s?$")
 _UNIVERSITY = (
     "高校|大学|院校|名校|工程|毕业|硕士|本科|学校|博士|研究生|双一流|的?学生|平台|项目|学历|出身|、211|/211|和211|与211"
 )
@@ -54,10 +51,7 @@ _SCORE_BEFORE = re.compile(
     r"(?:比分|大胜|完胜|战胜|击败|险胜|逆转|惨败|不敌|负于|输给?|领先|落后|半场|上半场|下半场|总分|首局|主队|客队|[队国]|以|战平|战成|"
     r"扳成|打成|改写为|追成|局分|盘分|大分|第[一二三四五]局|首节|末节|点球|加时)[为是:]?\s?$"
 )
-_SCORE_AFTER = re.compile(
-    r"\s?(?:大胜|完胜|战胜|击败|险胜|逆转|惨败|不敌|负于|输|领先|落后|获胜|取胜|战平|击退|淘汰|力克|拿下|胜|负|赢|告负|晋级|横扫|战成|"
-    r"轻取|力压|绝杀|完败|小胜|平|[\u4e00-\u9fff]{2,4}队)"
-)
+_SCORE_AFTER = re.compile(rf"\s?(?:{alternatives(word_list('score after'))}|[\u4e00-\u9fff]{{2,4}}队)")
 _SEAT_BEFORE = re.compile(r"[图表第号座栋楼幢单元题页章节式条款附编室款型]\s?$")
 _GENERATION_NOT = r"(?!天|来|的\d|面|边|方|续|退|卫|背|台|果)"
 _YEAR_SPAN_AFTER = re.compile(
@@ -206,58 +200,40 @@ RULES: list[Rule] = [
     ),
     rule("0", rf"{_FREE}(?P<month>11|12|3|6)\.(?P<day>11|12|15|18)(?=\s?(?:{_SHOPPING}|购物节|狂欢节|晚会))", _feast, "dates"),
     rule("0", r"(?<=\")(?P<digits>1[89]\d\d|20\d\d)(?=\")", _title, "dates"),
-    rule("(", r"(?<=[一二三四五六七八九高初级])\((?P<digits>\d{1,2})\)(?=班)", _class, "numbers"),
-    rule("0", r"(?:(?<=GB/T )|(?<=GB/T)|(?<=GB )|(?<=ISO )|(?<=IEC ))\d{3,5}(?:-\d{4})?(?!\d)", _standard, "numbers"),
-    rule("#", r"(?<=\d)#(?=\s?[\u4e00-\u9fff，。、,.)]|\s?$)", (None, "号"), "numbers"),
-    rule(
+    numeric("(", r"(?<=[一二三四五六七八九高初级])\((?P<digits>\d{1,2})\)(?=班)", _class),
+    numeric("0", r"(?:(?<=GB/T )|(?<=GB/T)|(?<=GB )|(?<=ISO )|(?<=IEC ))\d{3,5}(?:-\d{4})?(?!\d)", _standard),
+    numeric("#", r"(?<=\d)#(?=\s?[\u4e00-\u9fff，。、,.)]|\s?$)", (None, "号")),
+    numeric(
         "a",
         r"(?<=[京沪津渝冀豫云辽黑湘皖鲁新苏浙赣鄂桂甘晋蒙陕吉闽贵粤青藏川宁琼])[A-Z][•\s-]?(?=[A-Z]{0,5}\d)[A-Z0-9]{5,6}(?![A-Za-z0-9])",
         _plate,
-        "numbers",
     ),
-    rule("0", rf"{_FREE}(?:{_SLANG})(?![,.]\d|\s?[-+×÷*=]\s?\d)", _spelled, "numbers"),
-    rule(
-        "0", r"(?:(?<![\s\S])|(?<=[\n。!?]))(?:6{2,6}|8{2,3}|88?6|5{2,6}|9{2,3})(?=[，,~!。\s]|$)(?!,\d)", _spelled, "numbers"
-    ),
-    rule("0", r"(?<![\d.,第共有约])(?P<digits>[089]\d)(?=款(?:的|车|[^，。]{0,6}(?:车|型)))", _house, "numbers"),
+    numeric("0", rf"{_FREE}(?:{_SLANG})(?![,.]\d|\s?[-+×÷*=]\s?\d)", _spelled),
+    numeric("0", r"(?:(?<![\s\S])|(?<=[\n。!?]))(?:6{2,6}|8{2,3}|88?6|5{2,6}|9{2,3})(?=[，,~!。\s]|$)(?!,\d)", _spelled),
+    numeric("0", r"(?<![\d.,第共有约])(?P<digits>[089]\d)(?=款(?:的|车|[^，。]{0,6}(?:车|型)))", _house),
     rule("0", rf"{_FREE}(?:9\d{{2,4}}|1[0-9]{{2,4}}){_END}(?![-~]\d)", _service, "phone"),
-    rule(
-        "0",
-        rf"{_FREE}(?<!\d )(?:\d{{2,6}}(?: \d{{2,6}}){{1,5}}|\d{{3,30}}){_END}(?!(?<!\d{{8}})[-~]\d| \d)",
-        (None, _code),
-        "numbers",
+    numeric(
+        "0", rf"{_FREE}(?<!\d )(?:\d{{2,6}}(?: \d{{2,6}}){{1,5}}|\d{{3,30}}){_END}(?!(?<!\d{{8}})[-~]\d| \d)", (None, _code)
     ),
-    rule("0", rf"{_FREE}\d{{9,15}}{_END}", _long, "numbers"),
-    rule("0", rf"(?<![\d.,])(?P<digits>\d{{2,4}}){_END}", _model, "numbers"),
-    rule("-", r"(?<=[歼轰运直苏])-(?P<digits>\d{1,3})(?!\d)", _hyphenated_model, "numbers"),
-    rule(
+    numeric("0", rf"{_FREE}\d{{9,15}}{_END}", _long),
+    numeric("0", rf"(?<![\d.,])(?P<digits>\d{{2,4}}){_END}", _model),
+    numeric("-", r"(?<=[歼轰运直苏])-(?P<digits>\d{1,3})(?!\d)", _hyphenated_model),
+    numeric(
         "-",
         r"(?:(?<=东风)|(?<=巨浪)|(?<=鹰击)|(?<=红旗)|(?<=米格)|(?<=长征)|(?<=翼龙)|(?<=彩虹))-(?P<digits>\d{1,3})(?!\d)",
         _hyphenated_model,
-        "numbers",
     ),
-    rule("0", rf"(?<![\d.,])(?P<digits>\d[05])(?=\s?后{_GENERATION_NOT})", _house, "numbers"),
+    numeric("0", rf"(?<![\d.,])(?P<digits>\d[05])(?=\s?后{_GENERATION_NOT})", _house),
     rule("0", r"(?<![\d.,])(?P<digits>\d\d)(?=\s?年(?:出生|生人|生的|入学|毕业|参军|入伍))", _house, "dates"),
     rule("0", r"(?<![\d.,])(?P<digits>\d\d)(?=\s?年(?!\s?\d{1,2}\s?月))", _short_year, "dates"),
-    rule(
-        "0",
-        r"(?<![\d.,])(?P<digits>\d{2})(?=式(?:坦克|手枪|步枪|机枪|冲锋枪|火炮|自动|装甲|榴弹|高射|轻|重|军|狙击))",
-        _house,
-        "numbers",
+    numeric(
+        "0", r"(?<![\d.,])(?P<digits>\d{2})(?=式(?:坦克|手枪|步枪|机枪|冲锋枪|火炮|自动|装甲|榴弹|高射|轻|重|军|狙击))", _house
     ),
-    rule("0", r"(?<![\d.,])(?P<digits>9[258]|89)(?=\s?[号#]?\s?(?:汽油|油\b|油价|油箱|乙醇))", _house, "numbers"),
-    rule("0", r"(?<![\d.,])(?P<digits>(?:19|20)\d\d)(?=\s?[级届](?![\d台石]))", _house, "numbers"),
-    rule(
-        "0",
-        r"(?<![\d.,])(?P<digits>\d\d)(?=\s?级(?:新生|学生|本科|研究生|硕士|博士|毕业生|学弟|学妹|学长|学姐|校友))",
-        _house,
-        "numbers",
+    numeric("0", r"(?<![\d.,])(?P<digits>9[258]|89)(?=\s?[号#]?\s?(?:汽油|油\b|油价|油箱|乙醇))", _house),
+    numeric("0", r"(?<![\d.,])(?P<digits>(?:19|20)\d\d)(?=\s?[级届](?![\d台石]))", _house),
+    numeric(
+        "0", r"(?<![\d.,])(?P<digits>\d\d)(?=\s?级(?:新生|学生|本科|研究生|硕士|博士|毕业生|学弟|学妹|学长|学姐|校友))", _house
     ),
-    rule("0", r"(?:(?<=[路街巷弄道])|(?<=[路街巷弄道] ))(?P<digits>\d{4})(?=\s?[号弄])", _house, "numbers"),
-    rule(
-        "0",
-        r"(?<!\d)(?<!\d[.,:/-])(?P<low>\d{1,3})\s?[-–]\s?(?P<high>\d{1,3})(?![\d%]|[-:.,/]\d|\s?[A-Za-z℃°])",
-        _score,
-        "numbers",
-    ),
+    numeric("0", r"(?:(?<=[路街巷弄道])|(?<=[路街巷弄道] ))(?P<digits>\d{4})(?=\s?[号弄])", _house),
+    numeric("0", r"(?<!\d)(?<!\d[.,:/-])(?P<low>\d{1,3})\s?[-–]\s?(?P<high>\d{1,3})(?![\d%]|[-:.,/]\d|\s?[A-Za-z℃°])", _score),
 ]

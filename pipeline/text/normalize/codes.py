@@ -12,7 +12,7 @@ from pipeline.text.normalize.latin import join_words, letters
 from pipeline.text.normalize.numbers import integer, pairs, spell, year
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import COUNTED_AFTER, EDGE, NOT_IN_WORD
-from pipeline.text.normalize.rule import Gap, Match, Outcome, Rule, after, alternatives, before, rule
+from pipeline.text.normalize.rule import Gap, Match, Outcome, Rule, after, alternatives, before, numeric, rule
 from pipeline.text.normalize.tables import word_table
 from pipeline.text.normalize.words import UNITS
 
@@ -223,65 +223,40 @@ def _long(match: Match, language: Language) -> Outcome:
 _GROUPS = r"\d{3}(?:[- ]\d{3,4}){2,3}|\d{2,5}[- ]\d{4,8}|\d{3}[- ]\d{3}"
 _EDGE = r"(?![\dA-Za-z])(?!\s?[%°]|[,.:/-]\d)"
 RULES: list[Rule] = [
-    rule("a", r"(?:No|no|Nr)\.(?=\s?\d{2,5}[ -]\d{3,})", ("number", "号"), "numbers"),
-    rule("#", r"#(?=[A-Z]{1,4}-?\d)", _order, "numbers"),
+    numeric("a", r"(?:No|no|Nr)\.(?=\s?\d{2,5}[ -]\d{3,})", ("number", "号")),
+    numeric("#", r"#(?=[A-Z]{1,4}-?\d)", _order),
     rule("a", r"(?<=\d{4} )x(?=\d{2,5}(?!\d))", ("extension", "转"), "phone"),
-    rule(
-        "a", rf"{NOT_IN_WORD}[A-Z]{{2}}\d\d(?: ?[A-Z0-9]{{4}}){{3,7}}(?: ?[A-Z0-9]{{1,3}})?(?![A-Za-z0-9])", _account, "numbers"
+    numeric("a", rf"{NOT_IN_WORD}[A-Z]{{2}}\d\d(?: ?[A-Z0-9]{{4}}){{3,7}}(?: ?[A-Z0-9]{{1,3}})?(?![A-Za-z0-9])", _account),
+    numeric("0a", rf"{NOT_IN_WORD}(?:[0-9A-Fa-f]{{2}}:){{5}}[0-9A-Fa-f]{{2}}(?!:?[A-Za-z0-9])", _hardware),
+    numeric("0a", rf"{NOT_IN_WORD}[0-9A-Fa-f]{{8}}-(?:[0-9A-Fa-f]{{4}}-){{3}}[0-9A-Fa-f]{{12}}(?![A-Za-z0-9])", _identifier),
+    numeric(
+        "#", r"#(?=[A-Fa-f]{0,7}\d)(?=\d{0,7}[A-Fa-f])(?:[0-9A-F]{3}|[0-9A-Fa-f]{6}|[0-9A-Fa-f]{8})(?![A-Za-z0-9])", _identifier
     ),
-    rule("0a", rf"{NOT_IN_WORD}(?:[0-9A-Fa-f]{{2}}:){{5}}[0-9A-Fa-f]{{2}}(?!:?[A-Za-z0-9])", _hardware, "numbers"),
-    rule(
-        "0a",
-        rf"{NOT_IN_WORD}[0-9A-Fa-f]{{8}}-(?:[0-9A-Fa-f]{{4}}-){{3}}[0-9A-Fa-f]{{12}}(?![A-Za-z0-9])",
-        _identifier,
-        "numbers",
+    numeric("0", r"(?<=[A-Za-z\u4e00-\u9fff]_)\d{2,20}(?![\d.,])", _behind_underscore),
+    numeric("0", r"0[xX](?P<digits>[0-9A-Fa-f]{1,32})(?![A-Za-z0-9])", _hexadecimal),
+    numeric(
+        "0", r"(?<!\d)(?<!\d[.,-])(?:\d{4}[ -]){3}\d{4}(?![\d-])|(?<!\d)(?<!\d[.,-])3\d{3}[ -]\d{6}[ -]\d{5}(?![\d-])", _card
     ),
-    rule(
-        "#",
-        r"#(?=[A-Fa-f]{0,7}\d)(?=\d{0,7}[A-Fa-f])(?:[0-9A-F]{3}|[0-9A-Fa-f]{6}|[0-9A-Fa-f]{8})(?![A-Za-z0-9])",
-        _identifier,
-        "numbers",
-    ),
-    rule("0", r"(?<=[A-Za-z\u4e00-\u9fff]_)\d{2,20}(?![\d.,])", _behind_underscore, "numbers"),
-    rule("0", r"0[xX](?P<digits>[0-9A-Fa-f]{1,32})(?![A-Za-z0-9])", _hexadecimal, "numbers"),
-    rule(
-        "0",
-        r"(?<!\d)(?<!\d[.,-])(?:\d{4}[ -]){3}\d{4}(?![\d-])|(?<!\d)(?<!\d[.,-])3\d{3}[ -]\d{6}[ -]\d{5}(?![\d-])",
-        _card,
-        "numbers",
-    ),
-    rule(
-        "a",
-        rf"{NOT_IN_WORD}(?P<name>[A-Z]{{2,6}})-(?P<year>(?:19|20)\d\d)-(?P<digits>\d{{3,7}})(?![\dA-Za-z])",
-        _dated,
-        "numbers",
-    ),
-    rule(
+    numeric("a", rf"{NOT_IN_WORD}(?P<name>[A-Z]{{2,6}})-(?P<year>(?:19|20)\d\d)-(?P<digits>\d{{3,7}})(?![\dA-Za-z])", _dated),
+    numeric(
         "0a",
         rf"{NOT_IN_WORD}(?=[A-Za-z]{{0,9}}\d)(?=\d{{0,9}}[A-Za-z])(?:[A-Z0-9]{{5,34}}|[a-f0-9]{{6,64}})(?![A-Za-z0-9@]|-\w)",
         _mixed,
-        "numbers",
     ),
-    rule("0", rf"(?<!\d)(?<!\d[.,-])(?P<digits>\d{{3,6}}){_EDGE}", (_called, None), "numbers"),
-    rule("0", rf"(?<!\d)(?<!\d[.,-])(?:{_GROUPS}|\d{{4,20}}|0\d{{2}}){_EDGE}", _code, "numbers"),
-    rule("#", rf"#(?P<digits>\d{{4,20}}){_EDGE}", _numbered, "numbers"),
-    rule("0", rf"(?<=[a-z] )101{_EDGE}(?=\s?(?:$|[.,;:!?)]|class|course))", ("one oh one", None), "numbers"),
-    rule("0", rf"(?<![\d$£€])(?<!\d[.,-])(?P<digits>\d{{3,4}}){_EDGE}", _named, "numbers"),
-    rule(
+    numeric("0", rf"(?<!\d)(?<!\d[.,-])(?P<digits>\d{{3,6}}){_EDGE}", (_called, None)),
+    numeric("0", rf"(?<!\d)(?<!\d[.,-])(?:{_GROUPS}|\d{{4,20}}|0\d{{2}}){_EDGE}", _code),
+    numeric("#", rf"#(?P<digits>\d{{4,20}}){_EDGE}", _numbered),
+    numeric("0", rf"(?<=[a-z] )101{_EDGE}(?=\s?(?:$|[.,;:!?)]|class|course))", ("one oh one", None)),
+    numeric("0", rf"(?<![\d$£€])(?<!\d[.,-])(?P<digits>\d{{3,4}}){_EDGE}", _named),
+    numeric(
         "0",
         rf"(?<![\d$£€])(?<!\d[.,/-])(?P<digits>\d{{3,5}})(?=\s(?:[NSEW]\.?\s|North\s|South\s|East\s|West\s)?"
         rf"(?:(?:[A-Z][a-z]{{1,14}}\.?|\d{{1,3}}(?:st|nd|rd|th))\s){{1,3}}(?:{_STREET})\b)",
         _house,
-        "numbers",
     ),
-    rule(
-        "a",
-        rf"(?<=[a-z.], )(?P<state>{alternatives(_STATES)})\.?\s(?P<zip>\d{{5}}(?:-\d{{4}})?){_EDGE}",
-        (_zip, None),
-        "numbers",
-    ),
+    numeric("a", rf"(?<=[a-z.], )(?P<state>{alternatives(_STATES)})\.?\s(?P<zip>\d{{5}}(?:-\d{{4}})?){_EDGE}", (_zip, None)),
     rule("a", rf"(?<=[a-z], )(?P<state>{alternatives(_SURE_STATES)})(?![A-Za-z0-9]|\s?\d)", _state),
-    rule("0", r"(?<=\w\s)(?P<chapter>\d{1,3}):(?P<verse>\d{1,3})(?:[-–](?P<last>\d{1,3}))?(?!:?\d)", _verse, "numbers"),
-    rule("0", r"(?P<digits>\d{3})(?P<clauses>(?:\([a-z0-9]\)){1,3})", _clause, "numbers"),
-    rule("0", rf"(?<!\d)(?<!\d[.,-])\d{{8,15}}{_EDGE}", _long, "numbers"),
+    numeric("0", r"(?<=\w\s)(?P<chapter>\d{1,3}):(?P<verse>\d{1,3})(?:[-–](?P<last>\d{1,3}))?(?!:?\d)", _verse),
+    numeric("0", r"(?P<digits>\d{3})(?P<clauses>(?:\([a-z0-9]\)){1,3})", _clause),
+    numeric("0", rf"(?<!\d)(?<!\d[.,-])\d{{8,15}}{_EDGE}", _long),
 ]

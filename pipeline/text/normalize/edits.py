@@ -10,9 +10,10 @@ Each pattern is bounded, and what is looked for once in the rest of a text and i
 
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from typing import NamedTuple
 
-from pipeline.text.lines import goes_on
+from pipeline.text.lines import ENDED, goes_on, is_short
 from pipeline.text.markup.elements import INLINE, SOUNDS, THOUGHTS, Sound, raised
 from pipeline.text.normalize.options import NormalizeOptions
 
@@ -70,24 +71,35 @@ _QUOTE = re.compile(r"(?:>[ ]{0,3}){1,6}")
 _STRUCTURE = re.compile(
     r"[-*+•–—○●▪·][ \t]|\d{1,3}[.)、](?!\d)|[(（]?[A-Za-z\d]{1,3}[)）][ ]|[一二三四五六七八九十]{1,3}、|#{1,6}[ ]|\|"
     r"|[-=*_~#+]{3}|\[[^\]\n]{1,80}\]:|[$>][ ]|[A-Z][\w ]{0,24}[:：][ ]|[\u4e00-\u9fff]{1,6}[:：]"
+    r"|(?:[a-z]|[ivx]{2,4})\.(?!\S)"
 )
 _APART = re.compile(r"\s*(?:#{1,6}[ ]|\||[-=*_~#+]{3})")
-_SHORT_LINE = 4  # words, of a list without signs
 _APART_WORD = re.compile(
     r"(?:twen|thir|for|fif|six|seven|eigh|nine)ty$|^(?:well|self|non|half|ex|high|low|long|short)$", re.IGNORECASE
 )
 
 
-def edits(source: str, options: NormalizeOptions) -> list[Edit]:
-    """Returns the edits of a text; they do not overlap."""
+def edits(source: str, options: NormalizeOptions, behind: str = "") -> list[Edit]:
+    """Returns the edits of a text; they do not overlap. Those of line ends in what stands before have places below 0."""
     fences = list(_fences(source)) if "```" in source or "~~~" in source else []
     found = list(_inline(source, options)) if _MAY_BE.search(source) else []
-    found += _line_ends(source)
+    edge = len(behind)
+    ends = (edit._replace(start=edit.start - edge, stop=edit.stop - edge) for edit in _line_ends(behind + source))
+    found += (edit for edit in ends if edit.start >= 0 or edit.stop <= 0)
     ordered: list[Edit] = []
     for edit in sorted(found, key=lambda edit: (edit.start, -edit.stop)):
         if (not ordered or edit.start >= ordered[-1].stop) and not any(start < edit.start < stop for start, stop in fences):
             ordered.append(edit)
     return ordered
+
+
+def whole_lines(source: str) -> str:
+    """Returns a text with a blank for each end of a line in a sentence; if it has one, any other is that of a paragraph."""
+    pieces, place = [""], 0
+    for edit in _line_ends(source):
+        pieces += [source[place : edit.start].replace("\n", "\n\n"), edit.text]
+        place = edit.stop
+    return "".join([*pieces, source[place:].replace("\n", "\n\n")]) if place else source
 
 
 def _inline(source: str, options: NormalizeOptions) -> Iterator[Edit]:
@@ -193,7 +205,7 @@ def _line_ends(source: str) -> Iterator[Edit]:
         return
     edges = [0, *(end.end() for end in ends)]
     lines = [source[begin : end.start()] for begin, end in zip(edges, ends, strict=False)] + [source[edges[-1] :]]
-    lists, sentences = _paragraphs(lines)
+    lists, ended = _lists(lines), _ended(lines)
     for number, (end, before, after) in enumerate(zip(ends, lines, lines[1:], strict=False)):
         quote = _QUOTE.match(after) if _QUOTE.match(before) else None
         rest = after[quote.end() :] if quote else after
@@ -203,25 +215,23 @@ def _line_ends(source: str) -> Iterator[Edit]:
         if before[-1] in "-\u00ad‐" and before[-2:-1].isalpha() and rest[0].islower():
             last = re.split(r"[\s-]", before[:-1][-24:])[-1]
             yield Edit(end.start(), stop, " ", "") if _APART_WORD.search(last) else Edit(end.start() - 1, stop, "", "")
-        elif (
-            goes_on(before, rest, is_list=number in lists)
-            or (number in sentences and rest[0].islower())
-            or (_STRUCTURE.match(before.lstrip()) and end[0][-1] in " \t")
+        elif goes_on(before, rest, is_list=number in lists, is_ended=ended[number + 1]) or (
+            _STRUCTURE.match(before.lstrip()) and end[0][-1] in " \t"
         ):
             yield Edit(end.start(), stop, " ", "")
 
 
-def _paragraphs(lines: list[str]) -> tuple[set[int], set[int]]:
-    """Returns the numbers of lines in lists, three and more short ones, and in sentences that only their last line ends."""
-    lists, sentences, paragraph = set[int](), set[int](), list[int]()
-    for number, line in enumerate([*lines, ""]):
-        if line.strip():
-            paragraph.append(number)
-            continue
-        is_closed = [lines[index].rstrip()[-1:] in ".!?…。！？" for index in paragraph]
-        if is_closed[-1:] == [True] and is_closed.count(True) == 1:
-            sentences.update(paragraph)
-        elif len(paragraph) > 2 and all(len(lines[index].split()) <= _SHORT_LINE for index in paragraph):
-            lists.update(paragraph)
-        paragraph = []
-    return lists, sentences
+def _lists(lines: list[str]) -> set[int]:
+    """Returns the numbers of lines in lists: three and more short ones."""
+    paragraphs = [list(group) for _, group in groupby(range(len(lines)), lambda number: not lines[number].strip())]
+    return {
+        number for group in paragraphs if len(group) > 2 and all(is_short(lines[index]) for index in group) for number in group
+    }
+
+
+def _ended(lines: list[str]) -> list[bool]:
+    """Returns for each line whether a sentence ends in it, or goes on from it, in lines with small letters, to its end."""
+    ended = [False] * (len(lines) + 1)
+    for number, line in reversed(list(enumerate(lines))):
+        ended[number] = line.lstrip(" \t>")[:1].islower() and (ended[number + 1] or bool(ENDED.search(line)))
+    return ended

@@ -10,11 +10,11 @@ import re
 from pipeline.text.normalize.numbers import english, fraction, integer, number, ordinal, pairs, plural_of, roman, spell, year
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import COUNTED_AFTER, EDGE, NUMBER, TO
-from pipeline.text.normalize.rule import Match, Outcome, Rule, after, alternatives, before, rule
+from pipeline.text.normalize.rule import Match, Outcome, Rule, after, alternatives, before, numeric, rule
 from pipeline.text.normalize.tables import row_table
-from pipeline.text.normalize.words import MEASURES, NUMBERED, REGNAL, SCALES
+from pipeline.text.normalize.words import MEASURES, NUMBERED, REGNAL, SCALES, STROKES
 
-_MEASURE = re.compile(rf" ?(?:{alternatives(MEASURES)})")
+_MEASURE = re.compile(rf" ?(?:{alternatives(MEASURES)}|{STROKES})")
 _VULGAR = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 _VULGAR_PARTS = row_table("vulgar")
 _RAISED_BEFORE = re.compile(r"[)\]α-ωΑ-Ω]$")
@@ -293,85 +293,65 @@ def _point(match: Match, language: Language) -> Outcome:
 
 _COUNTED = r"(?=\s(?:people|users|views|downloads|streams|parameters|tokens|years|plays|rows)\b)"
 FIRST: list[Rule] = [  # before ranges
-    rule("0", r"(?<![\d.,])(?P<number>10{1,6})s(?=\sof\b)", _powers_of_ten, "numbers"),
-    rule("0", r"(?<![\d.,])(?!\d{0,2}[2-9]0s|\d00s)(?P<number>\d{1,4})s(?![A-Za-z0-9'])", _several, "numbers"),
-    rule("-", r"-(?=\s?(?:\d{0,9}[a-zA-Z](?![A-Za-z])|\d|\())(?<![A-Za-z]{2}-)", _algebra, "numbers"),
+    numeric("0", r"(?<![\d.,])(?P<number>10{1,6})s(?=\sof\b)", _powers_of_ten),
+    numeric("0", r"(?<![\d.,])(?!\d{0,2}[2-9]0s|\d00s)(?P<number>\d{1,4})s(?![A-Za-z0-9'])", _several),
+    numeric("-", r"-(?=\s?(?:\d{0,9}[a-zA-Z](?![A-Za-z])|\d|\())(?<![A-Za-z]{2}-)", _algebra),
 ]
 RULES: list[Rule] = [
-    rule("-–", r"[-–](?=[IVXL]{1,7}(?![A-Za-z0-9]))", _roman_to, "numbers"),
-    rule("0", rf"(?P<low>(?<![\d.,-]){NUMBER}){TO}(?P<high>{NUMBER})\s?(?P<scale>bn|tn|[kKM]){EDGE}", _scaled_range, "numbers"),
-    rule("0", r"24/7(?![\d/])", ("twenty four seven", "二十四小时全天候"), "numbers"),
-    rule(
-        "0",
-        r"(?:(?P<whole>\d{1,9})\s)?(?P<above>\d{1,6})/(?P<below>\d{1,6})(?:(?<=3)rds?|ths?|nds?)?(?![\d/]|\.\d)",
-        _fraction,
-        "numbers",
+    numeric("-–", r"[-–](?=[IVXL]{1,7}(?![A-Za-z0-9]))", _roman_to),
+    numeric("0", rf"(?P<low>(?<![\d.,-]){NUMBER}){TO}(?P<high>{NUMBER})\s?(?P<scale>bn|tn|[kKM]){EDGE}", _scaled_range),
+    numeric("0", r"24/7(?![\d/])", ("twenty four seven", "二十四小时全天候")),
+    numeric(
+        "0", r"(?:(?P<whole>\d{1,9})\s)?(?P<above>\d{1,6})/(?P<below>\d{1,6})(?:(?<=3)rds?|ths?|nds?)?(?![\d/]|\.\d)", _fraction
     ),
-    rule("0½", rf"(?P<whole>\d{{1,9}})?\s?(?P<sign>[{_VULGAR}])", _vulgar, "numbers"),
-    rule(
-        "0",
-        r"\d{1,6}(?:\.\d{1,6})?(?:(?::|\s:\s)(?:\d{1,3}(?:,\d{3}){1,3}|\d{1,9})(?:\.\d{1,6})?){1,3}(?!:?\d)",
-        _ratio,
-        "numbers",
+    numeric("0½", rf"(?P<whole>\d{{1,9}})?\s?(?P<sign>[{_VULGAR}])", _vulgar),
+    numeric("0", r"\d{1,6}(?:\.\d{1,6})?(?:(?::|\s:\s)(?:\d{1,3}(?:,\d{3}){1,3}|\d{1,9})(?:\.\d{1,6})?){1,3}(?!:?\d)", _ratio),
+    numeric("0", r"(?P<number>\d{1,3}(?:,\d{3}){1,4}|\d{1,9})(?:st|nd|rd|th|ST|ND|RD|TH)(?![A-Za-z])", _ordinal),
+    numeric(
+        "0a", r"(?P<base>\d{1,9}|[A-Za-z](?![A-Za-z]))(?:\^(?P<raised>-?\d{1,4})|(?P<after>[-⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,4}))", _power
     ),
-    rule("0", r"(?P<number>\d{1,3}(?:,\d{3}){1,4}|\d{1,9})(?:st|nd|rd|th|ST|ND|RD|TH)(?![A-Za-z])", _ordinal, "numbers"),
-    rule(
-        "0a",
-        r"(?P<base>\d{1,9}|[A-Za-z](?![A-Za-z]))(?:\^(?P<raised>-?\d{1,4})|(?P<after>[-⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,4}))",
-        _power,
-        "numbers",
-    ),
-    rule("½", r"[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,4}", _superscript, "numbers"),
-    rule("½", r"[ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ]", _roman_sign, "numbers"),
-    rule("0", rf"(?P<low>(?<![\d.,-]){NUMBER}){TO}(?P<high>{NUMBER})(?![-\d]|\.\d|:\d)", _range, "numbers"),
-    rule("0", rf"(?P<number>{NUMBER})\s?(?P<scale>bn|tn|[kKM]|B{_COUNTED}){EDGE}", _scaled, "numbers"),
-    rule("0", rf"(?<![\d.,/:-])(?P<low>\d{{1,3}})[-–](?=\d{{0,3}}\s?[{_VULGAR}])", up_to, "numbers"),
+    numeric("½", r"[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,4}", _superscript),
+    numeric("½", r"[ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ]", _roman_sign),
+    numeric("0", rf"(?P<low>(?<![\d.,-]){NUMBER}){TO}(?P<high>{NUMBER})(?![-\d]|\.\d|:\d)", _range),
+    numeric("0", rf"(?P<number>{NUMBER})\s?(?P<scale>bn|tn|[kKM]|B{_COUNTED}){EDGE}", _scaled),
+    numeric("0", rf"(?<![\d.,/:-])(?P<low>\d{{1,3}})[-–](?=\d{{0,3}}\s?[{_VULGAR}])", up_to),
     rule("★", r"(?:(?<=\d)|(?<=\d\s))[★☆](?!★)|★{1,5}☆{0,4}(?<=[★☆]{5})(?![★☆])", _stars),
-    rule("a", r"(?:(?:No|no|Nr)\.\s?|NO\.)(?P<number>\d{1,9})(?!\d)", _numbered, "numbers"),
-    rule("#", r"#(?P<number>\d{1,9})(?![\dA-Za-z])", _hash, "numbers"),
-    rule(
+    numeric("a", r"(?:(?:No|no|Nr)\.\s?|NO\.)(?P<number>\d{1,9})(?!\d)", _numbered),
+    numeric("#", r"#(?P<number>\d{1,9})(?![\dA-Za-z])", _hash),
+    numeric(
         "a",
         rf"(?P<word>(?i:{alternatives(NUMBERED)})s?)\s(?P<roman>[IVXL]{{1,7}}|[ivx]{{1,5}})(?!'?[A-Za-z0-9])",
         _roman_numbered,
-        "numbers",
     ),
-    rule("a", r"(?<=[\s–-])(?P<roman>[IVXL]{1,7}|[ivx]{1,5})(?!'?[A-Za-z0-9])", _roman_listed, "numbers"),
-    rule(
+    numeric("a", r"(?<=[\s–-])(?P<roman>[IVXL]{1,7}|[ivx]{1,5})(?!'?[A-Za-z0-9])", _roman_listed),
+    numeric(
         "a",
         r"(?<=[\u4e00-\u9fff])(?P<roman>[IVX]{1,5})(?=(?P<end>\")|(?P<kind>[章部集卷期代世级类型篇季])|(?P<edge>[，。、,.:!?)\s\u4e00-\u9fff]|$))",
         _roman_title,
-        "numbers",
     ),
-    rule(
-        "a", rf"(?P<name>{alternatives(REGNAL)})\s(?P<roman>[IVX]{{1,6}})(?P<own>'s)?(?!'?[A-Za-z])", _roman_monarch, "numbers"
-    ),
-    rule("+", r"(?<=\d)\+(?=[\u4e00-\u9fff])", (None, "多"), "numbers"),
-    rule("0", r"(?P<number>\d{1,20}(?:\.\d{1,20})?)[eE](?P<exponent>[+-]?\d{1,3})(?![\dA-Za-z]|\.\d)", _scientific, "numbers"),
-    rule("~", r"~\s?(?=[$€£¥]?\d)", ("about", "约"), "numbers"),
-    rule("-", r"-(?=[$€£¥]?(?:\d|\.\d))(?<![\wα-ωΑ-Ω)\]%.]-)", ("minus", "负"), "numbers"),
-    rule(
+    numeric("a", rf"(?P<name>{alternatives(REGNAL)})\s(?P<roman>[IVX]{{1,6}})(?P<own>'s)?(?!'?[A-Za-z])", _roman_monarch),
+    numeric("+", r"(?<=\d)\+(?=[\u4e00-\u9fff])", (None, "多")),
+    numeric("0", r"(?P<number>\d{1,20}(?:\.\d{1,20})?)[eE](?P<exponent>[+-]?\d{1,3})(?![\dA-Za-z]|\.\d)", _scientific),
+    numeric("~", r"~\s?(?=[$€£¥]?\d)", ("about", "约")),
+    numeric("-", r"-(?=[$€£¥]?(?:\d|\.\d))(?<![\wα-ωΑ-Ω)\]%.]-)", ("minus", "负")),
+    numeric(
         "-",
         r"(?:(?:(?<=[\d)]\s)|(?<=(?<![A-Za-z])[xyzabn]\s))-(?=\s(?:[\d(]|[xyzabn](?![A-Za-z])))|(?<=\d)-(?=\d{1,9}\s?=))",
         _minus,
-        "numbers",
     ),
-    rule("*", r"(?:(?<=\d)|(?<=\d\s)|(?<=\d[A-Za-z])|(?<=\d[A-Za-z]{2}))\*(?=\s?\d)", ("times", "乘"), "numbers"),
-    rule(
-        "<>=!-",
-        r"(?P<sign><=|>=|!=|==|->|=>|(?<=[\d\w)]\s)[<>](?=\s[\d\w(.-])|(?<=\d)[<>](?=\d)|[<>](?=\s?[.-]?\d))",
-        _less,
-        "numbers",
+    numeric("*", r"(?:(?<=\d)|(?<=\d\s)|(?<=\d[A-Za-z])|(?<=\d[A-Za-z]{2}))\*(?=\s?\d)", ("times", "乘")),
+    numeric(
+        "<>=!-", r"(?P<sign><=|>=|!=|==|->|=>|(?<=[\d\w)]\s)[<>](?=\s[\d\w(.-])|(?<=\d)[<>](?=\d)|[<>](?=\s?[.-]?\d))", _less
     ),
-    rule(".", r"(?<![\w.])\.(?P<places>\d{1,20})", _point, "numbers"),
+    numeric(".", r"(?<![\w.])\.(?P<places>\d{1,20})", _point),
 ]
 PLAIN: list[Rule] = [  # behind everything else that begins with a digit
-    rule("0", r"(?<![\d.,])(?P<number>\d{1,4})'s(?![A-Za-z'])", _own, "numbers"),
-    rule(
+    numeric("0", r"(?<![\d.,])(?P<number>\d{1,4})'s(?![A-Za-z'])", _own),
+    numeric(
         "0",
         r"\d{1,3}(?: \d{3}){2,4}(?![\d]| \d)|"
         r"\d{1,3}(?:,\d{3}){1,5}(?!\d)(?:\.\d{1,20})?|\d{1,2}(?:,\d\d){1,4},\d{3}(?!\d)|\d+(?:\.\d{1,400})?",
         _plain,
-        "numbers",
     ),
     rule("0", r"\d+", _digits),
 ]

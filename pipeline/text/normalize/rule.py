@@ -63,6 +63,10 @@ def rule(first: str, pattern: str, read: _Spoken, option: str = "") -> Rule:
     return Rule(first, re.compile(pattern, re.ASCII), read if callable(read) else partial(_constant, read), option)
 
 
+numeric = partial(rule, option="numbers")
+"""a rule that the option `numbers` switches off"""
+
+
 def _constant(spoken: _Spoken, match: Match, language: Language) -> Outcome:
     if isinstance(spoken, tuple):
         spoken = spoken[language == "zh"]

@@ -21,6 +21,7 @@ NAMES |= {
 }
 SIGNS = row_table("tex sign")  # in a formula
 BIG = row_table("tex big")  # operators with bounds below and above
+POWERS = row_table("tex power")
 ACCENTS = row_table("tex accent")  # behind what they stand over
 TEXTS = frozenset(word_list("texts"))
 """commands whose argument is words"""
@@ -160,8 +161,8 @@ class _Reader:
         """Returns the words of a power or an index."""
         start = self._place
         raw = self._raw_argument()
-        if sign == "^" and raw in _POWERS:
-            return [self._pick(_POWERS[raw])]
+        if sign == "^" and raw in POWERS:
+            return [self._pick(POWERS[raw])]
         if sign == "^" and raw and set(raw) <= {"'", " "}:
             return [self._pick(("prime", "撇"))] * raw.count("'")
         self._place = start
@@ -260,17 +261,6 @@ class _Reader:
         return []
 
 
-_POWERS = {
-    "2": ("squared", "的平方"),
-    "3": ("cubed", "的立方"),
-    "T": ("transpose", "的转置"),
-    "\\top": ("transpose", "的转置"),
-    "\\circ": ("degrees", "度"),
-    "\\prime": ("prime", "撇"),
-    "*": ("star", "星"),
-    "+": ("plus", "正"),
-    "\\dagger": ("dagger", "的共轭转置"),
-}
 _OPERATORS = frozenset(word for names in SIGNS.values() for word in names) | frozenset(
     word for name in ("times", "cdot", "leq", "geq", "approx", "to", "in", "pm") for word in NAMES[name]
 )

@@ -30,6 +30,7 @@ REGNAL = word_list("regnal")
 NUMBERED = word_list("numbered")
 FUNCTION_WORDS = frozenset(word_list("function words"))  # English sentences have them, names and labels do not
 MEASURES = word_list("measures")  # what is counted: 2 before one of them is 两
+STROKES = "下(?![午面方边课个周次去来所列线单载班级属])"  # the 下 of 打了3下, which is a measure if it begins no other word
 UNITS = row_table("unit")  # symbol: English for one, for more, Chinese
 CLOSE_UNITS = row_table("close unit")  # a single letter is a unit only directly after its number
 CURRENCIES = row_table("currency")  # sign or code: English for one, for more, of its hundredth, Chinese

@@ -280,7 +280,7 @@ class Context:
         """
         resumes = settings.resumes if number == 0 else None
         name = f"{self._request.request_id}.{number}"
-        request = replace(self._request, request_id=name, continues=True, resumes=resumes)
+        request = replace(self._request, request_id=name, behind=part.behind, continues=True, resumes=resumes)
         with open_speech(self._services, request) as speech:
             job = await speech.accept(settings.part_body(part.text))
             self._listener.began(part)

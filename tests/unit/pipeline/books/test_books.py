@@ -65,6 +65,7 @@ def test_parts_are_whole_sentences():
     assert parts == [(sentence * 3).strip()] * 3
     assert len(parts[0]) >= ENOUGH
     assert list(cut_paragraph("Mr. Poe met Dr. No at 10 p.m. in St. Ives.")) == ["Mr. Poe met Dr. No at 10 p.m. in St. Ives."]
+    assert list(cut_paragraph(f"{'It was a day. ' * 9}Then my brother\nPeter came."))[-1].endswith("brother Peter came.")
     assert list(cut_paragraph(" ... \n* * *")) == []
 
 

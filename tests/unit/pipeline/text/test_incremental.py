@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import pipeline.text
 from pipeline.text.incremental import LEAST_WEIGHT, GrowingText, Part, _needs_more
+from pipeline.text.lines import goes_on, is_short
 from pipeline.text.normalize import normalize
 from pipeline.text.segment import letter_weight
 from pipeline.text.speech_text import build_speech_text
@@ -108,6 +109,9 @@ def test_without_sentences_a_part_has_the_segments_readings_and_warnings_of_one_
 @pytest.mark.slow
 @given(text=OF_ONE_LANGUAGE)
 @example("the the the the the the。the\nApples. ")
+@example("the the the. the the the the the the. the。the the Apples\nApples. ")
+@example("the the the the the\n\n... Apples. ")
+@example("the the <!-- no. <b>。the -->. ")
 def test_a_cut_behind_a_sentence_changes_no_reading(text):
     check_readings(text)
 
@@ -117,6 +121,7 @@ def test_a_cut_behind_a_sentence_changes_no_reading(text):
 @example("I met Dr. Smith there. He said e.g. this one. It costs $5. Then we left at 5 p.m. She stayed.", "en")
 @example("Look at this thing… \nThen we go on with it.", "en")
 @example("We went to the house of St. Peter. Then we saw it.", "en")
+@example('the the the the "\nthe。”the 5" the. ', "en")
 def test_a_cut_behind_a_sentence_changes_no_reading_in_a_given_language(text, language):
     check_readings(text, language=language)
 
@@ -124,7 +129,7 @@ def test_a_cut_behind_a_sentence_changes_no_reading_in_a_given_language(text, la
 def check_readings(text: str, **options) -> None:
     parts = parts_of(text, [], set(), sentences=True)
     assert parts or not text.strip()
-    read = [normalize(part.text, **options) for part in parts]
+    read = [normalize(part.text, behind=part.behind, **options) for part in parts]
     whole = normalize(text, **options)
     assert squeezed("".join(one.text for one in read)) == squeezed(whole.text)
     counts: dict[str, int] = {}
@@ -164,6 +169,7 @@ UNCERTAIN = [
     "He said “it is over now.” Th",  # a Chinese sentence may have it inside
     "So it goes on and on... 你好",
     "It costs exactly 1.5",
+    "These are all there are:\n100. Th",  # a list
     "Look at <!-- this thing. Then",
     "Look at <b class='x. Y",
     "Yes, so. Th",  # too short to be spoken alone
@@ -182,17 +188,15 @@ def test_a_sentence_waits_for_two_characters_and_doubts_wait_for_the_flush():
         growing = GrowingText(sentences=True)
         assert growing.add(text) == [], text
         assert growing.waiting == len(text)
-        assert growing.flush() == Part(text, 0), text
-        assert growing.waiting == 0
+        assert (growing.flush(), growing.waiting) == (Part(text, 0), 0), text
 
 
 def test_a_chain_of_sentences_leaves_sentence_by_sentence():
     growing, left = GrowingText(sentences=True), []
     for character in "First, we open the door. Then we go through it. Now close it, please. ":
         left += growing.add(character)
-    assert [part.text for part in left] == ["First, we open the door. ", "Then we go through it. "]
-    assert [part.start for part in left] == [0, 25]
-    assert growing.flush() == Part("Now close it, please. ", 48)
+    assert [(part.text, part.start) for part in left] == [("First, we open the door. ", 0), ("Then we go through it. ", 25)]
+    assert growing.flush() == Part("Now close it, please. ", 48, "First, we open the door. Then we go through it. ")
     assert all(len(part.text) >= LEAST_WEIGHT for part in left)
 
 
@@ -245,13 +249,17 @@ def ends_of(text: str) -> list[int]:
 def is_certain(text: str, begin: int, end: re.Match[str], following: str) -> bool:
     signs, gap, start, first = end["signs"] or "", end["gap"] or "", end.start(), following[0]
     sentence = text[max(begin, start - 6000) : start]
-    word, number = re.search("[A-Za-z]+$", sentence), re.search(r"(?<!\d)\d{1,2}$", sentence)
+    word, number = re.search("[A-Za-z]+$", sentence), re.search(r"(?<!\d)\d{1,3}$", sentence)
+    line = text[text.rfind("\n", 0, start) + 1 : end.start("gap") if signs else start]
+    is_single = text.count("\n", start, end.end()) == 1
+    tags = re.sub("<!--.*?-->|<!--.*", lambda found: ">" if found[0].endswith("-->") else "<", sentence, flags=re.DOTALL)
     return (
         first.isalpha()
         and (not first.islower() or bool(set(signs) & set("。！？")))
         and not (first.isupper() and following[1].isupper())
-        and (".." not in signs or first.isupper())
-        and (signs != "" or not first.isupper() or following[1].isalpha())
+        and (".." not in signs or (first.isupper() and re.search("[^\\W_] ?\\Z", text[:start])))
+        and (signs != "" or (end[0].endswith("\n") and (not first.isupper() or following[1].isalpha())))
+        and not (is_single and ("|" in line or is_short(line) or goes_on(line[-400:], following)))
         and (
             not signs
             or "\n" in gap
@@ -260,7 +268,7 @@ def is_certain(text: str, begin: int, end: re.Match[str], following: str) -> boo
             or (not gap and bool(set(signs) & set("！？")) and text[max(0, start - 1)] >= "\u2e80")
         )
         and any(map(str.isalpha, sentence))
-        and sentence.rfind("<") <= sentence.rfind(">")
+        and tags.rfind("<") <= tags.rfind(">")
         and sentence.rfind("](") <= sentence.rfind(")")
         and (signs != "" or sentence[-1].isalpha())
         and not (signs == "." and (is_abbreviation(word[0]) if word else number is not None))

@@ -173,7 +173,8 @@ def test_no_digit_is_ever_dropped(text, language, options):
     for span in spoken.spans:
         if span.kind == "dropped" and all(warning.code != "markup" for warning in spoken.warnings):
             dropped = text[span.source_start : span.source_stop]
-            assert not any(unicodedata.category(character) == "Nd" for character in dropped)
+            is_face = re.fullmatch(r"[:;<][/'^-]?3+|0_+[oO0]|[oO]_+0", dropped.strip())
+            assert is_face or not any(unicodedata.category(character) == "Nd" for character in dropped)
 
 
 # --- control tags

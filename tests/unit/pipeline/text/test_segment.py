@@ -425,9 +425,19 @@ def test_what_is_not_of_its_kind_is_read_plainly_and_counted():
 def test_words_are_read_across_breaks_and_elements():
     assert [segment.text for segment in ssml('Dr.<break time="1ms"/> Smith').segments] == ["Doctor", "Smith"]
     assert [segment.text for segment in ssml("im<emphasis>poss</emphasis>ible").segments] == ["impossible"]
-    assert [segment.text for segment in ssml('Go.<break time="1ms"/>then 5<break time="1ms"/>km').segments] == [
-        "Go.",
-        "then five",
-        "km",
-    ]
-    assert [segment.text for segment in ssml('im<prosody rate="2">poss</prosody>ible').segments] == ["im", "poss", "ible"]
+    parts = [segment.text for segment in ssml('Go.<break time="1ms"/>then 5<break time="1ms"/>km').segments]
+    assert parts == ["Go.", "then five", "km"]
+
+
+MANNERS = [
+    ('un<prosody rate="2">believ</prosody>able story', [("unbelievable", 2), ("story", 1)]),
+    ('It costs $<prosody rate="2">35</prosody>.', [("It costs", 1), ("thirty five dollars", 2)]),
+    ('他去重<prosody rate="2">庆</prosody>了', [("他去重庆", 1), ("了", 1)]),
+    ('转<prosody rate="2">100</prosody>圈', [("转", 1), ("一百", 2), ("圈", 1)]),
+    ('im<voice name="nova">poss</voice>ible', [("im", 1), ("poss", 1), ("ible", 1)]),
+]
+
+
+@pytest.mark.parametrize(("inside", "parts"), MANNERS)
+def test_a_word_is_spoken_in_the_manner_of_most_of_it(inside, parts):
+    assert [(segment.text, segment.prosody.rate) for segment in ssml(inside).segments] == parts
