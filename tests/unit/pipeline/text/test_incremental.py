@@ -108,7 +108,6 @@ def test_without_sentences_a_part_has_the_segments_readings_and_warnings_of_one_
 
 @pytest.mark.slow
 @given(text=OF_ONE_LANGUAGE)
-@example("the the the the the the。the\nApples. ")
 @example("the the the. the the the the the the. the。the the Apples\nApples. ")
 @example("the the the the the\n\n... Apples. ")
 @example("the the <!-- no. <b>。the -->. ")
