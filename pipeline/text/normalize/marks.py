@@ -4,14 +4,15 @@ In:    matches of signs
 Out:   gaps, drops, the names of signs
 Never: words, numbers; escape sequences with a real escape character, which written.py drops
 
-An arrow is "to" between two numbers or letters, and between two Chinese words if it is the only one of its line. Elsewhere it
-points at something that cannot be seen: it is dropped, and leaves a pause. So does the > of a path of menus.
+An arrow is "to" between two numbers or letters, and between two Chinese words if it is the only one of its sentence. Elsewhere
+it points at something that cannot be seen: it is dropped, and leaves a pause. So does the > of a path of menus.
 """
 
 import re
 
 import emoji
 
+from pipeline.text.lines import ENDED
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.rule import Drop, Gap, Match, Outcome, Rule, before, rule
 
@@ -34,12 +35,12 @@ def _arrow(match: Match, language: Language) -> Outcome:
 
 
 def _is_alone(match: Match) -> bool:
-    """True if a line has no other arrow within 80 characters."""
+    """True if the sentence has no other arrow in its line within 80 characters."""
     text = match.string
     start = max(text.rfind("\n", 0, match.start()) + 1, match.start() - 80)
     stop = text.find("\n", match.end(), match.end() + 80)
-    line = text[start : stop if stop >= 0 else match.end() + 80]
-    return len(_ARROWS.findall(line)) == 1
+    ahead = text[match.end() : stop if stop >= 0 else match.end() + 80]
+    return not _ARROWS.search(f"{ENDED.split(text[start : match.start()])[-1]} {ENDED.split(ahead, maxsplit=1)[0]}")
 
 
 def _emoji(match: Match, language: Language) -> Outcome:
@@ -104,6 +105,7 @@ RULES: list[Rule] = [
         ("dot", "点"),
     ),
     rule(".", r"(?<![A-Za-z][A-Za-z])(?<=[A-Za-z])\.(?=[A-Z])|(?<=[A-Za-z])\.(?=\d)", Gap.SPACE),
+    rule(".", r"(?:(?<=\.[A-Z][a-z])|(?<=\.[A-Z][a-z]{2})|(?<=\.[A-Z][a-z]{3}))\.(?=[,;:)]|\s[a-z(])", Gap.SPACE),  # M.Sc. in
     rule(".", r"\.", Gap.STOP),
     rule("，", r"，", Gap.COMMA),
     rule("、", r"、", Gap.LIST),
