@@ -22,7 +22,7 @@ _NAMES = {
     "粤语": "yue",
 }
 _TAG = re.compile(r"[a-z]{2,8}(?:[-_][a-z0-9]{1,8})*")
-_MANDARIN = ("zh", "cmn", "lzh")
+_MANDARIN = ("zh", "zho", "chi", "cmn", "lzh")
 _OTHER_CHINESE = frozenset(("yue", "wuu", "nan", "hak", "gan", "hsn", "cdo", "cjy", "cnp", "cpx", "csp", "czh", "czo", "mnp"))
 _CANTONESE_REGIONS = frozenset(("hk", "mo"))
 
@@ -38,4 +38,4 @@ def reading_of(tag: str) -> str | None:
         return DIALECT
     if primary in _MANDARIN:
         return "zh" if (_OTHER_CHINESE | _CANTONESE_REGIONS).isdisjoint(subtags) else DIALECT
-    return "auto" if lowered == "auto" else "en" if primary == "en" else None
+    return "auto" if lowered == "auto" else "en" if primary in ("en", "eng") else None

@@ -35,7 +35,7 @@ MARKUP: Table = {
 }
 """[pause:1.5s]; [word](/phonemes/) and [word](+2): the word is spoken"""
 LANGUAGES: Mapping[str, str] = {"a": "en-US", "b": "en-GB", "z": "zh-CN"}
-"""their letters -> tags; other letters are no tags and are refused"""
+"""their letters -> tags; other letters are no languages here, and the reply names the field"""
 
 
 class NormalizationOptions(Body):

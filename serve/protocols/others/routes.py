@@ -4,7 +4,6 @@ In:    HTTP
 Out:   audio and JSON as the clients of Kokoro-FastAPI, of Piper and Vapi read them
 """
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -67,19 +66,22 @@ async def captioned(request: Request, services: RequestServices) -> Response:
 
 @requires(Scope.SPEECH, stream=True)
 async def speak_as_piper(request: Request, services: RequestServices) -> Response:
-    query: Mapping[str, str] | None = request.query_params if request.method == "GET" else None
-    if query is None and media_type_of(request) == "text/plain":
-        pieces = services.bodies.pieces(request, services.speech.limits.max_body_bytes)
-        query = {**request.query_params, "text": b"".join([piece async for piece in pieces]).decode(errors="replace")}
-    translate = partial(piper.speech_values, query=query)
-    return SpeechResponse(request if query is None else without_body(request), services, translate)
+    query = dict(request.query_params)
+    if request.method == "POST":
+        if media_type_of(request) not in ("text/plain", ""):
+            return SpeechResponse(request, services, piper.speech_values)
+        raw = b"".join([piece async for piece in services.bodies.pieces(request, services.speech.limits.max_body_bytes)])
+        if raw.lstrip().startswith(b"{"):  # of newer clients that do not name its type
+            return SpeechResponse(with_json(request, raw), services, piper.speech_values)
+        query["text"] = raw.decode(errors="replace")
+    return SpeechResponse(with_json(request, b"{}"), services, partial(piper.speech_values, query=query))
 
 
-def without_body(request: Request) -> Request:
-    """Returns a request as one with an empty object for a body: the text that is to be spoken stands elsewhere."""
+def with_json(request: Request, raw: bytes) -> Request:
+    """Returns a request as one with this body, in JSON."""
 
     async def receive() -> Message:
-        return {"type": "http.request", "body": b"{}"}
+        return {"type": "http.request", "body": raw}
 
     headers = [(name, value) for name, value in request.scope["headers"] if name != b"content-type"]
     return Request({**request.scope, "headers": [*headers, (b"content-type", b"application/json")]}, receive)

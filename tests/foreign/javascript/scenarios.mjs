@@ -3,6 +3,8 @@
 //
 //     node scenarios.mjs URL OF_KEYS KEY FULL    # addresses: open, asks for KEY, has no room
 
+import { createDeepgram } from "@ai-sdk/deepgram";
+import { createElevenLabs } from "@ai-sdk/elevenlabs";
 import { createOpenAI } from "@ai-sdk/openai";
 import { DeepgramClient } from "@deepgram/sdk";
 import { ElevenLabsClient } from "@elevenlabs/elevenlabs-js";
@@ -99,7 +101,10 @@ async function elevenlabs_refused() {
   return refused(speak, (error) => [error.constructor.name, error.statusCode, error.body.detail.status]);
 }
 
-// Vercel's AI SDK with its provider for OpenAI, which has no streamed speech.
+// Vercel's AI SDK with its providers, none of which streams speech.
+
+/** `fetch` for the providers that take no address: theirs is replaced. */
+const fetchHere = (url, options) => fetch(String(url).replace(/^https:\/\/api\.(deepgram|elevenlabs)\.(com|io)/, URL_OF_ALL), options);
 
 const aiSpeaks = (url = URL_OF_ALL, apiKey = "none", voice = "alloy") =>
   generateSpeech({
@@ -186,6 +191,28 @@ async function first_lines() {
   const user = await eleven.user.get();
   const page = await eleven.voices.search({ sort: "name", sortDirection: "asc" });
   const models = await deepgram().manage.v1.models.list();
+  const greeting = { text: "Hello, world!" };
+  const providers = { apiKey: "none", fetch: fetchHere };
+  const gpt = createOpenAI({ baseURL: `${URL_OF_ALL}/v1`, apiKey: "none" }).speech("gpt-4o-mini-tts");
+  const multilingual = createElevenLabs(providers).speech("eleven_multilingual_v2");
+  const generated = [
+    await generateSpeech({ model: gpt, ...greeting }),
+    await generateSpeech({ model: gpt, ...greeting, voice: "alloy", providerOptions: { openai: { speed: 1.2 } } }),
+    await generateSpeech({ model: multilingual, ...greeting }),
+    await generateSpeech({
+      model: multilingual,
+      ...greeting,
+      voice: "21m00Tcm4TlvDq8ikWAM",
+      providerOptions: { elevenlabs: { voiceSettings: { stability: 0.5, similarityBoost: 0.75 } } },
+    }),
+    await generateSpeech({ model: createDeepgram(providers).speech("aura-2"), ...greeting, voice: "thalia", language: "en" }),
+    await generateSpeech({
+      model: createDeepgram(providers).speech("aura-2"),
+      ...greeting,
+      voice: "helena",
+      providerOptions: { deepgram: { encoding: "linear16", sampleRate: 24000 } },
+    }),
+  ];
   const openaiReply = await openai().audio.speech.create({ model: "gpt-4o-mini-tts", voice: "coral", input: TEXT });
   return {
     eleven: (await heard(await eleven.textToSpeech.convert("JBFqnCBsd6RMkjVDRZzb", mp3))) > 5_000,
@@ -194,6 +221,7 @@ async function first_lines() {
     aura: (await (await deepgram().speak.v1.audio.generate({ text, model: "aura-2-thalia-en" })).arrayBuffer()).byteLength > SECOND,
     flux: (await (await deepgram().speak.v2.audio.generate({ text, model: "flux-alexis-en" })).arrayBuffer()).byteLength > SECOND,
     models: models.tts.length > 1,
+    generated: generated.map(({ audio, warnings }) => [audio.format, audio.uint8Array.length > 5_000, warnings.length]),
     openai: (await openaiReply.arrayBuffer()).byteLength > 5_000,
   };
 }

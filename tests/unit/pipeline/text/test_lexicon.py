@@ -163,6 +163,8 @@ READINGS = {
         "zh-TW",
         "zh-Hant",
         "zh-Hans-SG",
+        "zho-CN",
+        "chi",
         "cmn",
         "cmn-Hans-CN",
         "zh-cmn",
@@ -171,7 +173,7 @@ READINGS = {
         "中文",
         " zh\n",
     ),
-    "en": ("en", "en-US", "en-us", "en_GB", "EN-au", "en-US-u-ca-gregory", "english"),
+    "en": ("en", "en-US", "en-us", "en_GB", "EN-au", "en-US-u-ca-gregory", "eng", "eng-GB", "english"),
     "dialect": ("yue", "yue-Hant-HK", "zh-yue", "zh-HK", "zh-Hant-HK", "zh_MO", "wuu", "nan-TW", "hak"),
     None: ("fr", "ja-JP", "", "-", "zh-", "z", "French", "auto-en", "en US", "en--US", "x" * 40),
 }

@@ -85,6 +85,7 @@ AS_PIPER: dict[str, tuple[str, str, dict[str, Any]]] = {  # what the documentati
     "1.2, GET": ("GET", PIPER, {"params": {"text": TEXT, **PIPERS_FIELDS}}),
     "1.2, GET /": ("GET", f"{PIPER}/", {"params": {"text": TEXT, **PIPERS_FIELDS}}),
     "1.2, POST": ("POST", PIPER, {"data": TEXT, "params": PIPERS_FIELDS, "headers": {"Content-Type": "text/plain"}}),
+    "1.4, POST without a type": ("POST", PIPER, {"data": json.dumps({"text": TEXT, **PIPERS_FIELDS})}),
     "1.4, POST": ("POST", PIPER, {"json": {"text": TEXT, **PIPERS_FIELDS}}),
     "1.4, POST /": ("POST", f"{PIPER}/", {"json": {"text": TEXT, **PIPERS_FIELDS}}),
     "1.8": ("POST", f"{PIPER}/synthesize", {"json": {"text": TEXT, **PIPERS_FIELDS}}),
