@@ -93,10 +93,11 @@ AS_PIPER: dict[str, Any] = {
 }
 SCHEMAS = piper.PiperBody.model_json_schema()["properties"].items()
 QUERY = [{"name": name, "in": "query", "required": name == "text", "schema": schema} for name, schema in SCHEMAS]
+POSTED, GOT = takes(piper.PiperBody), {"parameters": QUERY}
+for path in (piper.PATH, f"{piper.PATH}/"):
+    router.get(path, openapi_extra=GOT, include_in_schema=path == piper.PATH, **AS_PIPER)(speak_as_piper)
 for path in (piper.PATH, f"{piper.PATH}/", f"{piper.PATH}/synthesize"):
-    is_own = path == piper.PATH
-    router.post(path, openapi_extra=takes(piper.PiperBody), include_in_schema=is_own, **AS_PIPER)(speak_as_piper)
-    router.get(path, openapi_extra={"parameters": QUERY}, include_in_schema=is_own, **AS_PIPER)(speak_as_piper)
+    router.post(path, openapi_extra=POSTED, include_in_schema=path == piper.PATH, **AS_PIPER)(speak_as_piper)
 
 
 @router.get(f"{piper.PATH}/voices")

@@ -231,7 +231,7 @@ def test_every_route_with_a_body_is_in_the_list():
     }
 
 
-@pytest.mark.parametrize(("method", "path"), ROUTES)
+@pytest.mark.parametrize(("method", "path"), [route for route in ROUTES if route[1] != "/piper"])  # which takes plain text
 @pytest.mark.parametrize(
     "content",
     [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "", "text/plain; application/json"],
