@@ -87,7 +87,7 @@ def test_an_alias_is_the_voice_it_stands_for(tmp_path):
 
 FIRST_NAMES = (  # of the first example in the documentation of each service, and of its clients' defaults
     "JBFqnCBsd6RMkjVDRZzb", "21m00Tcm4TlvDq8ikWAM", "EXAVITQu4vr4xnSDxMaL", "hpp4J3VqNfWAUOO0d1Us", "aura-2-thalia-en",
-    "aura-asteria-en", "aura-2-helena-en", "aura-2-andromeda-en", "flux-alexis-en", "flux-heather-en", "af_heart", "af_bella",
+    "aura-asteria-en", "aura-2-helena-en", "aura-2-andromeda-en", "flux-alexis-en", "flux-brooke-en", "af_heart", "af_bella",
     "English-US.Female-1", "Magpie-Multilingual.EN-US.Aria", "en_US-lessac-medium", "en-US-AvaNeural", "en-US-SaraNeural",
     "zh-CN-XiaoxiaoNeural", "vivian", "tara",
 )  # fmt: skip

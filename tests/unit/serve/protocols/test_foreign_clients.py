@@ -135,6 +135,16 @@ def test_clients_of_other_projects(tmp_path: Path):
     assert found == EXPECTED
 
 
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_every_english_voice_that_deepgrams_package_names_speaks():
+    code = "from typing import get_args as of; from deepgram import types; print(*of(of(types.DeepgramModel)[0]))"
+    names = subprocess.run([python_of_clients(), "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    english, voices = [name for name in names if name.endswith("-en")], VoiceCatalogue.load(SHIPPED, 16)
+    assert len(english) > 80
+    assert {voices.get(name).name for name in english} <= {info.name for info in voices.list()} - {"default"}
+
+
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     with started(tmp_path_factory.mktemp("servers")) as them:
