@@ -14,7 +14,7 @@ the sentence is read. That is where all of this holds:
              before several dots, which are a prompt where they begin a line; no line that may be one of a list or a table
     after    a letter, behind opening quotes and brackets but [: a small one only after 。！？, no capital before another one,
              after several dots only a capital, after the end of a line without a sign no capital alone
-    around   no HTML tag and no link that is still open, no element of which nothing is spoken, no line that goes on in the next
+    around   no tag, link or code that is still open, no element of which nothing is spoken, no line that goes on in the next
 
 So a sentence waits for two characters of the next one, and everything that is in doubt waits for the next end or the flush: a
 number, an abbreviation, markup, half an emoji. What stands before a part is known where it is read: the length of its line, an
@@ -156,6 +156,8 @@ class _Scan:
     """the last ]("""
     bracket: int = -1
     """the last )"""
+    fences: int = 0
+    """of code, up to `known`"""
     silent: str = ""
     """the element that is open and of which nothing is spoken"""
 
@@ -281,8 +283,12 @@ class _Scan:
         place = self.start - 1
         while place > self.known and not text[place].isalpha():
             place -= 1
+        self.fences += text.count("```", max(self.known - 1, 0), self.start)
         self.letter, self.known = max(place, self.letter) if place > self.known else self.letter, self.start - 1
-        if self.silent or (self.has_line_end and self._goes_on(text)):
+        if self.silent or self.fences % 2 or (self.has_line_end and self._goes_on(text)):
+            return False
+        begin = max(self.begin, self.start - _LONGEST_LINE)
+        if text.count("`", max(begin, text.rfind("\n", begin, self.start)), self.start) % 2:
             return False
         if self.letter < first or max(self.less, first - 1) > max(self.greater, first - 1):
             return False

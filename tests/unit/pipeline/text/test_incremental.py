@@ -28,7 +28,7 @@ WORDS = (
     *("5", "3.5", "1,000", "$5", "2024", "5 km", "10:30", "12/05/2024", "5%", "1.", "v2.0", "GPT-4o", "GPT", "NASA", "5°C"),
     *("**bold**", "`code`", "# title", "<b>", "</b>", "<br/>", "<!-- no.", "-->", "[link](https://a.com/b?c=d.)", "&amp;"),
     *("https://example.com/a?b=c.d", "me@example.com", "@who", "#tag", "…", "...", "(so", "so)", '"', "“", "”", "'"),
-    *("😀", FAMILY, ENGLAND, "👍🏽", "1️⃣", "\u0301", "\u200b", "[laugh]", "\ufffd"),
+    *("😀", FAMILY, ENGLAND, "👍🏽", "1️⃣", "\u0301", "\u200b", "[laugh]", "\ufffd", "```"),
     *("你好", "今天天气很好", "三百", "他说", "“走吧", "A股", "3月5日", "一、二"),
 )
 ENDS = (
@@ -127,7 +127,6 @@ def test_a_cut_behind_a_sentence_changes_no_reading_in_a_given_language(text, la
 
 def check_readings(text: str, **options) -> None:
     parts = parts_of(text, [], set(), sentences=True)
-    assert parts or not text.strip()
     read = [normalize(part.text, behind=part.behind, **options) for part in parts]
     whole = normalize(text, **options)
     assert squeezed("".join(one.text for one in read)) == squeezed(whole.text)
@@ -267,6 +266,7 @@ def is_certain(text: str, begin: int, end: re.Match[str], following: str) -> boo
             or (not gap and bool(set(signs) & set("！？")) and text[max(0, start - 1)] >= "\u2e80")
         )
         and any(map(str.isalpha, sentence))
+        and text[begin:start].count("```") % 2 == text[max(begin, start - 400) : start].rpartition("\n")[2].count("`") % 2 == 0
         and tags.rfind("<") <= tags.rfind(">")
         and sentence.rfind("](") <= sentence.rfind(")")
         and (signs != "" or sentence[-1].isalpha())
