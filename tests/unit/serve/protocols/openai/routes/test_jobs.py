@@ -3,13 +3,13 @@
 import asyncio
 import gc
 import io
+import itertools
 import json
 import uuid
 import warnings
 import wave
 import zipfile
-from collections.abc import AsyncGenerator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -300,20 +300,20 @@ def test_ssml_is_cut_between_its_paragraphs(tmp_path: Path):
 def events_of(live: Live, job_id: str, last: str = "", most: int = 1000) -> list[dict[str, Any]]:
     """The events of a job until its end, or the first ones."""
     headers = {"Last-Event-ID": last} if last else {}
-    found: list[dict[str, Any]] = []
     with requests.get(f"{live.url}/v1/audio/jobs/{job_id}/events", headers=headers, stream=True, timeout=60) as reply:
         assert reply.status_code in (200, 204)
-        event: dict[str, Any] = {}
-        for line in reply.iter_lines(decode_unicode=True):
-            if line:
-                name, _, value = line.partition(": ")
-                event[name] = json.loads(value) if name == "data" else value
-            elif event:
-                found.append(event)
-                event = {}
-                if len(found) == most:
-                    break
-    return found
+        return list(itertools.islice(events_in(reply), most))
+
+
+def events_in(reply: requests.Response) -> Iterator[dict[str, Any]]:
+    event: dict[str, Any] = {}
+    for line in reply.iter_lines(decode_unicode=True):
+        if line:
+            name, _, value = line.partition(": ")
+            event[name] = json.loads(value) if name == "data" else value
+        elif event:
+            yield event
+            event = {}
 
 
 def test_events_tell_each_part_once_and_go_on_where_a_client_stopped(tmp_path: Path):
@@ -335,11 +335,11 @@ def test_events_tell_each_part_once_and_go_on_where_a_client_stopped(tmp_path: P
 
 def test_the_events_of_a_deleted_job_end_with_an_error(tmp_path: Path):
     with living(tmp_path, speaks=False) as live:
-        job = create(live)
-        with ThreadPoolExecutor(1) as pool:
-            told = pool.submit(events_of, live, job["id"])
-            assert requests.delete(f"{live.url}/v1/audio/jobs/{job['id']}", timeout=60).status_code == 204
-            *_, last = told.result(timeout=60)
+        url = f"{live.url}/v1/audio/jobs/{create(live)['id']}"
+        with requests.get(f"{url}/events", stream=True, timeout=60) as reply:
+            assert reply.status_code == 200
+            assert requests.delete(url, timeout=60).status_code == 204
+            *_, last = events_in(reply)
     assert (last["event"], last["data"]["status"], last["data"]["error"]["code"]) == ("error", 404, "job_not_found")
 
 
