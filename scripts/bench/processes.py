@@ -22,6 +22,7 @@ from serve.commands.launch.processes import listeners
 
 REPLICA = re.compile(r"ray::ServeReplica:[^:]+:(\w+)")
 TEXT_WORKER = "pipeline.text.isolation"
+ONE_PROCESS = "serve.commands.launch.one_process"
 HAPROXY = "/haproxy "
 PERIOD_S = 0.25  # a sample reads some hundred files; the process of the benchmark, "client", pays for it
 MIB = 1 << 20
@@ -64,11 +65,13 @@ def title(process: psutil.Process) -> str:
 
 
 def kind_of(title: str) -> str:
-    """Returns what a process of the service is called in a report, by its title: its deployment, HAProxy, or Ray."""
+    """Returns what a process of the service is called in a report, by its title: its deployment, HAProxy, Ray, or all in one."""
     if (replica := REPLICA.search(title)) is not None:
         return replica[1]
     if TEXT_WORKER in title:
         return "TextNormalizer"
+    if ONE_PROCESS in title:
+        return "OneProcess"
     return "HAProxy" if HAPROXY in title else "Ray"
 
 
