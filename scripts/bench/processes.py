@@ -65,7 +65,7 @@ def title(process: psutil.Process) -> str:
 
 
 def kind_of(title: str) -> str:
-    """Returns what a process of the service is called in a report, by its title: its deployment, HAProxy, Ray, or all in one."""
+    """Returns what a process is called in a report, by its title: its deployment, HAProxy, Ray, or all in one."""
     if (replica := REPLICA.search(title)) is not None:
         return replica[1]
     if TEXT_WORKER in title:
