@@ -31,15 +31,14 @@ from pipeline.checkpoint.capabilities import read_capabilities
 from pipeline.checkpoint.locate import DEMO_FOLDER
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.engine.engine import Engine
-from pipeline.errors import EngineFault, SynthesisError
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.types import Prompt, SamplingParams, StepBlock
 from pipeline.vocoder.vocoder import Vocoder
 from serve.config.app_config import AppConfig, read_app_config
 from serve.ingress import ingress_setup
+from serve.local.local_handle import LocalHandle
 from serve.protocols.api import create_api
 from serve.stages.replica_context import ReplicaContext
-from serve.stages.stage_handle import raised
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "Hello there, how are you?"
@@ -76,7 +75,8 @@ class Recorder:
 
 def _is_ours(code: CodeType) -> bool:
     is_named = not code.co_name.startswith("<")  # a lambda or a comprehension is part of the function around it
-    return is_named and code.co_filename.startswith((f"{ROOT}/pipeline/", f"{ROOT}/serve/"))
+    is_handle = code.co_filename.startswith(f"{ROOT}/serve/local/")  # the runtime's: another one has another
+    return is_named and not is_handle and code.co_filename.startswith((f"{ROOT}/pipeline/", f"{ROOT}/serve/"))
 
 
 def names(codes: set[CodeType]) -> list[str]:
@@ -91,41 +91,6 @@ class Series:
         """Does nothing."""
 
     set = observe = inc
-
-
-class LocalHandle:
-    """stages.stage_handle.StageHandle over an object of this process."""
-
-    def __init__(self, stage: Any) -> None:
-        self._stage = stage
-
-    async def ask(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """As StageHandle says."""
-        try:
-            return raised(await getattr(self._stage, method)(*arguments, **named))
-        except SynthesisError:
-            raise
-        except Exception as error:
-            raise EngineFault(f"a part of the service failed ({type(error).__name__})") from error
-
-    async def stream(self, method: str, *arguments: Any) -> AsyncGenerator[Any, None]:
-        """As StageHandle says."""
-        try:
-            async with aclosing(getattr(self._stage, method)(*arguments)) as items:
-                async for item in items:
-                    yield raised(item)
-        except (SynthesisError, GeneratorExit):
-            raise
-        except Exception as error:
-            raise EngineFault(f"a part of the service failed ({type(error).__name__})") from error
-
-    async def ask_all(self, method: str) -> list[Any]:
-        """As StageHandle says."""
-        return [await getattr(self._stage, method)()]
-
-    def has_no_replica(self) -> bool:
-        """As StageHandle says: the one there is lives as long as its process."""
-        return False
 
 
 def handles(config: AppConfig, opened: ExitStack) -> dict[str, LocalHandle]:

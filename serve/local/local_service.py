@@ -32,10 +32,11 @@ from serve.protocols.riva.calls import RivaService
 from serve.stages.acoustic_stage import AcousticStage
 from serve.stages.process_exit import end_process
 from serve.stages.replica_context import ReplicaContext
+from serve.stages.replicas import TEXT
 from serve.stages.text_stage import TextStage
 from serve.stages.vocoder_stage import VocoderStage
 
-TEXT, INGRESS = "TextNormalizer", "Ingress"
+INGRESS = "Ingress"
 HEALTH_PERIOD_S = 1.0
 DRAIN_PERIOD_S = 0.2
 LONGEST_STREAM_S = 60.0

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pipeline.config import StrictModel
+from serve.config.config_file import GRPC_PORT, HOSTS, PORT, PROCESS
 from serve.config.messages import invalid
 
 OF_RAY = {
@@ -30,15 +31,15 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 class HttpOptions(StrictModel):
     """`http_options`."""
 
-    host: str = "127.0.0.1"
-    port: Port = 8000
+    host: str = HOSTS[PROCESS]
+    port: Port = PORT
     keep_alive_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 75
 
 
 class GrpcOptions(StrictModel):
     """`grpc_options`."""
 
-    port: Port = 9000
+    port: Port = GRPC_PORT
 
 
 class Application(StrictModel):

@@ -109,7 +109,6 @@ ALONE = {
     "pipeline/store/reserve.py": "disk space of more than one store",
     "serve/protocols/": "one module a protocol, or a role in one",
     "serve/deployments/": "one module a deployment",
-    "serve/local/": "what serve/remote is over Ray",
 }
 
 DEFINITIONS = {"pipeline.errors", "pipeline.protocols", "pipeline.spec"}  # nothing goes in or out
