@@ -50,11 +50,13 @@ lint: $(VENV)/ready-test
 	$(RUN) -m scripts.generate --check
 
 fast-ring: lint
-	CHATTTS_TEST_EFFORT=quick OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/unit -m "not slow and not nightly" -n auto --dist worksteal
+	CHATTTS_TEST_EFFORT=quick OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/unit tests/integration -m "(unit or process) and not slow and not nightly" \
+	    -n auto --dist worksteal
 
 promises: $(VENV)/ready-test
-	CHATTTS_TEST_EFFORT=quick OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/unit tests/parity -m "(slow or parity) and not nightly" -n auto --dist worksteal
-	CHATTTS_TEST_EFFORT=quick $(RUN) -m pytest tests/integration tests/e2e -m "not nightly"
+	CHATTTS_TEST_EFFORT=quick OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/unit tests/parity tests/integration -m "(slow or parity) and not nightly" \
+	    -n auto --dist worksteal
+	CHATTTS_TEST_EFFORT=quick $(RUN) -m pytest tests/integration tests/e2e -m "not process and not nightly"
 
 say: $(VENV)/ready-box  ## speak TEXT into hello.wav, without Ray
 	$(SERVE) say "$(TEXT)" -o hello.wav

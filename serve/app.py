@@ -16,6 +16,7 @@ from serve.config.app_config import project_path, read_app_config
 from serve.config.config_file import check_file
 from serve.config.folders import check_folders
 from serve.config.hosts import is_local_host
+from serve.config.model_versions import TEXT
 from serve.deployments.acoustic_model import AcousticModel
 from serve.deployments.ingress import Ingress
 from serve.deployments.text_normalizer import TextNormalizer
@@ -66,8 +67,9 @@ def build_app(args: dict[str, Any]) -> Application:
     if (risk := exposure_of_this_cluster()) is not None:
         LOG.warning(risk)
     versions, tracing = config.versions, config.tracing
-    pipelines = {version.id: version.pipeline for version in versions}
-    stages = {"TextNormalizer": deployed(TextNormalizer, pipelines, tracing)}
+    stages = {}
+    if config.text.placement == "separate":
+        stages[TEXT] = deployed(TextNormalizer, config.pipelines, tracing)
     for version in versions:
         pipeline, checkpoint = version.pipeline, version.pipeline.checkpoint
         beside = pipeline.vocoder if pipeline.vocoder.is_beside_engine else None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.yaml_loader import parse_yaml
+from serve.config.app_config import read_app_config
 from serve.config.config_file import PROCESS
 from serve.config.policies import STEP_BACKLOG_POLICY
 
@@ -68,8 +69,8 @@ def document(settings: Settings, port: int, source: Path | None) -> dict[str, An
             deployment.pop("autoscaling_config", None)
             number = deployment["num_replicas"] = settings.replicas[deployment["name"]]
             deployment["ray_actor_options"]["num_cpus"] /= number  # they share the place of one
-    if (args.get("pipeline") or {}).get("vocoder", {}).get("placement") == "with_acoustic":
-        application["deployments"] = [entry for entry in application["deployments"] if entry["name"] != "Vocoder"]
+    deployments = read_app_config(args).deployments
+    application["deployments"] = [entry for entry in application["deployments"] if entry["name"] in deployments]
     return contents
 
 

@@ -19,7 +19,7 @@ from serve.config.hosts import network
 from serve.config.jobs import JobsConfig
 from serve.config.key_settings import KeysConfig
 from serve.config.messages import explain
-from serve.config.model_versions import ModelConfig, Version, versions_of, wrong_models
+from serve.config.model_versions import TEXT, ModelConfig, Version, versions_of, wrong_models
 from serve.config.policies import DegradationStep, DegradeConfig, VersionId
 from serve.config.protocols import WyomingConfig
 from serve.config.stores import redis_url, store_url
@@ -225,6 +225,16 @@ class SourceOfferConfig(StrictModel):
     commit: str | None = Field(None, pattern=r"^[0-9a-f]{7,64}$", description="commit of that source; null: not stated")
 
 
+class TextConfig(StrictModel):
+    """The text front end."""
+
+    placement: Literal["separate", "ingress"] = Field(
+        "separate",
+        description="separate: a deployment of its own, TextNormalizer, which scales on its own; ingress: in every replica of "
+        "Ingress, so that a request passes one process less; texts are read in a child process in both",
+    )
+
+
 class AppConfig(StrictModel):
     """The whole service."""
 
@@ -236,6 +246,7 @@ class AppConfig(StrictModel):
     http: HttpConfig = Field(default_factory=HttpConfig)
     wyoming: WyomingConfig = Field(default_factory=WyomingConfig)
     lanes: LanesConfig = Field(default_factory=LanesConfig)
+    text: TextConfig = Field(default_factory=TextConfig)
     pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
     models: dict[VersionId, ModelConfig] = Field(
         default_factory=dict, description="model versions by name@version; empty: one version, described by pipeline"
@@ -256,6 +267,17 @@ class AppConfig(StrictModel):
     def versions(self) -> tuple[Version, ...]:
         """All model versions, in the order of the file."""
         return versions_of(self.pipeline, self.models)
+
+    @property
+    def pipelines(self) -> dict[str, PipelineConfig]:
+        """Version id -> its pipeline."""
+        return {version.id: version.pipeline for version in self.versions}
+
+    @property
+    def deployments(self) -> tuple[str, ...]:
+        """The names of all deployments."""
+        stages = (stage for version in self.versions for stage in (version.acoustic, version.vocoder))
+        return tuple(dict.fromkeys(("Ingress", *((TEXT,) if self.text.placement == "separate" else ()), *stages)))
 
     @model_validator(mode="after")
     def _lighter_version_exists(self) -> "AppConfig":

@@ -16,6 +16,7 @@ from pipeline.config import EngineConfig, PipelineConfig, SpeechConfig, StrictMo
 from serve.config.policies import VersionId
 
 ONLY = "chattts"  # the one version of a service without `models:`
+TEXT = "TextNormalizer"  # the stage of the text front end
 
 
 class CompatConfig(StrictModel):
@@ -127,15 +128,6 @@ def _version(
     if pipeline.vocoder.is_beside_engine:
         vocoder, owns_vocoder = acoustic, False
     return Version(name, pipeline, acoustic, vocoder, owns_vocoder, compat)
-
-
-def deployments_of(versions: Sequence[Version]) -> tuple[str, ...]:
-    """Returns the names of all deployments."""
-    return (
-        "Ingress",
-        "TextNormalizer",
-        *dict.fromkeys(name for version in versions for name in (version.acoustic, version.vocoder)),
-    )
 
 
 def wrong_models(pipeline: PipelineConfig, models: Mapping[str, ModelConfig]) -> Iterator[str]:

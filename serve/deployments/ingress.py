@@ -14,12 +14,16 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from serve.config.app_config import AppConfig
+from serve.config.model_versions import TEXT
 from serve.http.services import Services
 from serve.ingress.ingress_replica import IngressReplica
+from serve.local.local_handle import LocalHandle
 from serve.protocols.api import create_api
 from serve.protocols.riva.calls import CallContext
 from serve.remote.remote_handle import RemoteHandle
 from serve.remote.replica import replica_context
+from serve.stages.stage_handle import StageHandle
+from serve.stages.text_stage import TextStage
 
 
 def build_api() -> FastAPI:
@@ -42,8 +46,20 @@ class Ingress(IngressReplica):
         self, config: AppConfig, stages: Mapping[str, DeploymentHandle[Any]], listens: str | None
     ) -> None:
         """As IngressReplica.start. Serve sends the replica no request before this returns."""
-        handles = {name: RemoteHandle(handle) for name, handle in stages.items()}
-        await self.start(replica_context(), config, handles, listens)
+        context = replica_context()
+        handles: dict[str, StageHandle] = {name: RemoteHandle(handle) for name, handle in stages.items()}
+        self._text: TextStage | None = None
+        if TEXT not in stages:
+            self._text = TextStage()
+            await self._text.load(context, config.pipelines, config.tracing)
+            handles[TEXT] = LocalHandle(self._text)
+        await self.start(context, config, handles, listens)
+
+    async def check_health(self) -> None:
+        """As IngressReplica and, where it is here, TextStage."""
+        await super().check_health()
+        if self._text is not None:
+            await self._text.check_health()
 
     async def Synthesize(self, requests: Any, grpc_context: CallContext) -> Any:
         """As RivaService.synthesize; Serve finds a method of gRPC by its name."""

@@ -63,7 +63,7 @@ class IngressReplica:
         else:
             rollout.configure(routes)
 
-    def check_health(self) -> None:
+    async def check_health(self) -> None:
         """Raises EngineDead if the replica has to be replaced."""
         self._background.check()
 

@@ -37,6 +37,7 @@ from serve.access.resume_tokens import ResumeTokens
 from serve.access.single_use_tokens import SingleUseTokens
 from serve.config.app_config import AppConfig
 from serve.config.folders import jobs_folder
+from serve.config.model_versions import TEXT
 from serve.http.body_reader import BodyReader
 from serve.http.connection import UnreadBytes
 from serve.http.services import Services
@@ -62,7 +63,7 @@ from serve.speech.speech_services import SpeechServices
 from serve.stages.code_cache import follow_purges
 from serve.stages.pipelines import VersionPipelines
 from serve.stages.replica_context import ReplicaContext
-from serve.stages.replicas import TEXT, Replicas
+from serve.stages.replicas import Replicas
 from serve.stages.stage_clients import ask_capabilities, ask_fingerprint, ask_speakers
 from serve.stages.stage_handle import StageHandle
 from serve.voices.voice_service import VoiceService

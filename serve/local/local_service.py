@@ -20,6 +20,7 @@ import uvicorn
 from pipeline.errors import EngineDead
 from serve.config.app_config import AppConfig
 from serve.config.config_file import ConfigFile
+from serve.config.model_versions import TEXT
 from serve.ingress.ingress_replica import IngressReplica
 from serve.local.local_handle import LocalHandle
 from serve.local.process_config import ProcessFile
@@ -32,7 +33,6 @@ from serve.protocols.riva.calls import RivaService
 from serve.stages.acoustic_stage import AcousticStage
 from serve.stages.process_exit import end_process
 from serve.stages.replica_context import ReplicaContext
-from serve.stages.replicas import TEXT
 from serve.stages.text_stage import TextStage
 from serve.stages.vocoder_stage import VocoderStage
 
@@ -128,9 +128,8 @@ class LocalService:
 
     async def _loaded(self, config: AppConfig) -> dict[str, Any]:
         """Returns the stages by name."""
-        pipelines, tracing = {version.id: version.pipeline for version in config.versions}, config.tracing
-        text = TextStage()
-        await text.load(self._context(TEXT), pipelines, tracing)
+        text, tracing = TextStage(), config.tracing
+        await text.load(self._context(TEXT), config.pipelines, tracing)
         stages: dict[str, Any] = {TEXT: text}
         for version in config.versions:
             pipeline, checkpoint = version.pipeline, version.pipeline.checkpoint

@@ -19,7 +19,7 @@ from ray.serve.schema import DeploymentSchema, RayActorOptionsSchema, ServeAppli
 
 from serve.config.app_config import IMPORT_PATH, UNREAD_BYTES_PER_REPLY, AppConfig, read_app_config
 from serve.config.messages import dotted, invalid, unknown_key
-from serve.config.model_versions import RoutesConfig, deployments_of, wrong_routes
+from serve.config.model_versions import TEXT, RoutesConfig, wrong_routes
 from serve.config.policies import STEP_BACKLOG_POLICY, StepBacklogConfig
 
 Loc = tuple[int | str, ...]
@@ -72,18 +72,21 @@ def _wrong_settings(document: dict[str, Any]) -> Iterator[str]:
         yield f"applications[0].import_path: must be {IMPORT_PATH}, found {application.get('import_path')}"
     names = []
     app = read_app_config(application.get("args", {}))
-    known = deployments_of(app.versions)
+    known = app.deployments
     beside = {
-        version.acoustic.replace("AcousticModel", "Vocoder"): version.acoustic
+        version.acoustic.replace("AcousticModel", "Vocoder"): (version.acoustic, "vocoder.placement with_acoustic")
         for version in app.versions
         if version.decodes_itself
     }
+    if TEXT not in known:
+        beside[TEXT] = ("Ingress", "text.placement ingress")
     for index, deployment in enumerate(application.get("deployments") or []):
         at = ("applications", 0, "deployments", index)
         name = deployment.get("name")
         if name in beside:
+            whole, why = beside[name]
             yield (
-                f"{dotted('', (*at, 'name'))}: {name} is a part of {beside[name]} here (vocoder.placement with_acoustic): "
+                f"{dotted('', (*at, 'name'))}: {name} is a part of {whole} here ({why}): "
                 "remove this deployment, or set placement to separate"
             )
         elif name not in known:

@@ -24,12 +24,12 @@ from pipeline.errors import DeadlineExceeded, NonFiniteOutput, StageUnavailable
 from pipeline.protocols import VoiceSource
 from pipeline.synthesizer import Synthesizer
 from pipeline.types import AudioChunk, Refined, SpeechText, SynthesisRequest
-from serve.config.model_versions import Version
+from serve.config.model_versions import TEXT, Version
 from serve.resilience.circuit_breaker import is_fault
 from serve.resilience.quarantine import Quarantine
 from serve.resilience.rollout import Rollout
 from serve.stages.code_cache import follow_fingerprint
-from serve.stages.replicas import TEXT, Replicas, needed_by, stages_of
+from serve.stages.replicas import Replicas, needed_by, stages_of
 from serve.stages.stage_clients import (
     StageDecoder,
     StageEncoder,

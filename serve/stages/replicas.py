@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.spec import STEPS_PER_SECOND
-from serve.config.model_versions import Version
+from serve.config.model_versions import TEXT, Version
 from serve.resilience.autoscaling import BACKLOG_S, BUSY
 from serve.resilience.circuit_breaker import Breaker
 from serve.resilience.rollout import Rollout
@@ -22,7 +22,6 @@ from serve.stages.stage_handle import StageHandle
 
 LOG = logging.getLogger("ray.serve.chattts")
 
-TEXT = "TextNormalizer"
 OF_REPLICA = ("replica", "gpus", "trouble", "has_work", "gpu_mem_percent", BUSY, BACKLOG_S)  # what the stats of any stage have
 LOOK_S = 1.0  # between two checks for calls without progress
 

@@ -11,8 +11,8 @@ import pytest
 import requests
 
 from serve.config.app_config import PROJECT
-from tests.support.cluster import FLAT, LONG
 from tests.support.recovery import recovered
+from tests.support.service import FLAT, LONG
 from tests.support.services import needed_program
 from tests.support.started import Started, started
 from tests.support.waiting import wait_until

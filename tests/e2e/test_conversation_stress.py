@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from serve.http.uvicorn_protocols import MOST_MESSAGE_BYTES
-from tests.support.cluster import is_idle
+from tests.support.service import is_idle
 from tests.support.started import Started, started
 from tests.support.tongues import DEEPGRAM, ELEVENLABS, OWN, TONGUES, Tongue, talking
 from tests.support.waiting import wait_until

@@ -19,9 +19,9 @@ from websockets.sync.client import ClientConnection, connect
 from wyoming.event import read_event, write_event
 from wyoming.tts import Synthesize
 
-from tests.support.cluster import is_idle
 from tests.support.ports import free_port
 from tests.support.riva_server import Caller, refusal
+from tests.support.service import is_idle
 from tests.support.signals import stopped
 from tests.support.started import PATIENT, START_TIMEOUT_S, Started, started, with_listeners
 from tests.support.waiting import is_ready, wait_until

@@ -20,9 +20,9 @@ import requests
 
 from serve.commands.launch.processes import Process, end_session, members
 from serve.config.app_config import PROJECT
-from tests.support.cluster import FLAT, LONG
 from tests.support.ports import free_port
 from tests.support.recovery import recovered
+from tests.support.service import FLAT, LONG
 from tests.support.service_process import say_live
 from tests.support.started import START_TIMEOUT_S, STOP_TIMEOUT_S, Started, nothing_is_left, short_folder, started
 from tests.support.waiting import is_ready, wait_until

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 import requests
 
-from tests.support.cluster import FLAT, LONG, is_idle
 from tests.support.disks import mounted
 from tests.support.network import another_machine, set_link, slow_relay
 from tests.support.recovery import recovered
+from tests.support.service import FLAT, LONG, is_idle
 from tests.support.started import Started, started
 from tests.support.waiting import wait_until
 

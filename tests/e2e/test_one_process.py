@@ -1,4 +1,4 @@
-"""configs/box.yaml: the whole service in one process, without Ray."""
+"""configs/box.yaml: the whole service in one process, without Ray. tests/integration/shared_app asks it what clients ask."""
 
 import asyncio
 import signal
@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,10 @@ import requests
 
 from serve.config.app_config import PROJECT
 from serve.local.local_service import LIMITS
-from tests.support.cluster import FLAT, is_idle
 from tests.support.home_assistant import home_assistant_reads
 from tests.support.ports import free_port
 from tests.support.riva_server import Caller, refusal
+from tests.support.service import FLAT, is_idle
 from tests.support.services import needed_program
 from tests.support.started import Started, short_folder, started
 from tests.support.waiting import wait_until
@@ -106,53 +105,11 @@ def test_it_loads_neither_ray_nor_torch():
     assert not {"ray", "torch"} & set(done.stdout.split())
 
 
-def test_sixteen_clients_at_once_hear_what_each_hears_alone(box: Box):
-    def spoken(number: int) -> bytes:
-        reply = box.speak(input=f"Client {number} says this. It has two sentences.", seed=1000 + number)
-        assert reply.status_code == 200
-        return reply.content
-
-    alone = [spoken(number) for number in range(16)]
-    with ThreadPoolExecutor(16) as pool:
-        assert list(pool.map(spoken, range(16))) == alone
-    assert len(set(alone)) == 16
-
-
-@pytest.mark.parametrize("fields", [{}, {"speed": 1.3}, {"latency": "low"}, {"sample_rate": 16_000, "post": {"trim": True}}])
-def test_streamed_audio_equals_buffered_audio(box: Box, fields: dict[str, Any]):
-    streamed, buffered = box.speak(**fields), box.speak(stream=False, **fields)
-    assert streamed.headers["Transfer-Encoding"] == "chunked"
-    assert streamed.content == buffered.content
-
-
 def test_it_speaks_what_the_command_line_speaks(box: Box, tmp_path: Path):
     path = tmp_path / "said.wav"
     command = [sys.executable, "-m", "serve.commands", "say", TEXT, "--seed", "5", "-o", str(path)]
     subprocess.run(command, cwd=PROJECT, env=box.of.environment, check=True, capture_output=True)
     assert path.read_bytes()[44:] == box.speak(response_format="wav", stream=False).content[44:]
-
-
-def test_a_client_that_leaves_frees_its_slot(box: Box):
-    with requests.post(f"{box.of.url}/v1/audio/speech", json=LONG, stream=True, timeout=60) as reply:
-        next(reply.iter_content(1000))
-    wait_until(box.is_idle, 10.0)
-
-
-def test_a_crowd_is_refused_politely(box: Box):
-    with ThreadPoolExecutor(60) as pool:
-        replies = list(pool.map(lambda number: box.speak(seed=number), range(60)))
-    refused = [reply for reply in replies if reply.status_code != 200]
-    assert refused
-    assert all(reply.status_code == 429 and int(reply.headers["Retry-After"]) > 0 for reply in refused)
-    assert all(len(reply.content) > 1000 for reply in replies if reply.status_code == 200)
-
-
-def test_a_job_is_spoken_in_the_background(box: Box):
-    body = {"input": TEXT, "seed": 5, "response_format": "wav"}
-    job = requests.post(f"{box.of.url}/v1/audio/jobs", json=body, timeout=30).json()["id"]
-    url = f"{box.of.url}/v1/audio/jobs/{job}"
-    wait_until(lambda: requests.get(url, timeout=30).json()["status"] == "succeeded", 60.0)
-    assert len(requests.get(f"{url}/audio", timeout=30).content) > 10_000
 
 
 def test_the_other_protocols_speak_the_same_bytes(box: Box):

@@ -21,10 +21,11 @@ from ray import serve
 
 from scripts.chaos.deploying import deploy
 from serve.commands.launch.processes import end_session, sessions_with
-from tests.support.cluster import ENVIRONMENT, FLAT, LONG, document_of
+from tests.support.cluster import ENVIRONMENT, document_of
 from tests.support.network import OURS, THEIRS, another_machine, set_link
 from tests.support.ports import free_port
 from tests.support.recovery import recovered
+from tests.support.service import FLAT, LONG
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.nightly

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import requests
 
-from tests.support.cluster import is_idle
 from tests.support.foreign import RIVA, RIVA_SCENARIOS, python_of_clients
 from tests.support.home_assistant import home_assistant_reads, home_assistant_streams
 from tests.support.ports import free_port
 from tests.support.riva_server import Caller, refusal
+from tests.support.service import is_idle
 from tests.support.started import PATIENT, Started, started, with_listeners
 from tests.support.waiting import wait_until
 

@@ -25,9 +25,9 @@ from websockets.sync.client import ClientConnection, connect
 from serve.commands.launch.announce import gcs_address, own_listeners
 from serve.config.app_config import PROJECT
 from tests.support import attacker
-from tests.support.cluster import FLAT, is_idle
 from tests.support.network import another_machine
 from tests.support.recovery import recovered
+from tests.support.service import FLAT, is_idle
 from tests.support.services import needed_program
 from tests.support.started import HAPROXY_PORTS, Started, nothing_is_left, started
 from tests.support.waiting import wait_until

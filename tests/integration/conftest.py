@@ -1,11 +1,20 @@
-"""The one cluster of the session."""
+"""The services of the session: the one cluster, and one without Ray."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.support.cluster import Cluster, is_idle, start_cluster, stop_cluster
+from tests.support.cluster import Cluster, start_cluster, stop_cluster
+from tests.support.service import Service, is_idle, one_process
 from tests.support.waiting import wait_until
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs what asks a service on each runtime: in one process in the fast ring; on Ray nightly, or always with `on_ray`."""
+    if "service" in metafunc.fixturenames:
+        marks = () if metafunc.definition.get_closest_marker("on_ray") else (pytest.mark.nightly,)
+        runtimes = [pytest.param("process", marks=pytest.mark.process), pytest.param("ray", marks=marks)]
+        metafunc.parametrize("runtime", runtimes, scope="session")
 
 
 @pytest.fixture(scope="session")
@@ -14,6 +23,27 @@ def started() -> Iterator[Cluster]:
     print(f"\n  cluster and application up after {cluster.start_s:.1f} s")
     yield cluster
     stop_cluster()
+
+
+@pytest.fixture(scope="session")
+def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with one_process(tmp_path_factory.mktemp("home")) as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def running(runtime: str, request: pytest.FixtureRequest) -> Service:
+    """The service of a runtime."""
+    service: Service = request.getfixturevalue({"process": "in_one_process", "ray": "started"}[runtime])
+    return service
+
+
+@pytest.fixture
+def service(running: Service) -> Iterator[Service]:
+    """It, with nothing under way, before and after."""
+    wait_until(lambda: is_idle(running.health()), 30.0)
+    yield running
+    wait_until(lambda: is_idle(running.health()), 30.0)
 
 
 @pytest.fixture

@@ -192,7 +192,8 @@ def settings_of(bench: Bench, name: str) -> Settings:
         **{f"lanes.{lane}_timeout_s": 600.0 for lane in ("interactive", "bulk")},
     }
     if name != IN_PROCESS:
-        changes["pipeline.vocoder.placement"] = "separate" if name == "separate" else "with_acoustic"
+        placements = ("separate", "separate") if name == "separate" else ("with_acoustic", "ingress")
+        changes["pipeline.vocoder.placement"], changes["text.placement"] = placements
     replicas = {"Ingress": 2} if name == TWO_INGRESS else {}
     settings = bench.options.demo_settings
     path = PROCESS if name == PROCESS else settings.path

@@ -15,9 +15,10 @@ import pytest
 import requests
 
 from scripts.chaos.deploying import deploy
-from tests.support.cluster import EXPORT_TIMEOUT_S, LONG_SPEECH, Cluster, document_of, scrape, total
+from tests.support.cluster import EXPORT_TIMEOUT_S, Cluster, document_of, scrape, total
 from tests.support.failing_replicas import DEATHS_FILE, FRAGILE, POISON
 from tests.support.recovery import recovered
+from tests.support.service import LONG_SPEECH
 from tests.support.service_process import say_live
 from tests.support.waiting import is_ready, wait_until
 

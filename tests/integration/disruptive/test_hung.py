@@ -12,9 +12,10 @@ import pytest
 import requests
 
 from scripts.chaos.deploying import deploy
-from tests.support.cluster import FLAT, LONG, Cluster, document_of
+from tests.support.cluster import Cluster, document_of
 from tests.support.failing_replicas import AT_LOAD, GONE, IN_A_STEP, hits, plan_faults
 from tests.support.recovery import recovered
+from tests.support.service import FLAT, LONG
 from tests.support.signals import stopped
 from tests.support.waiting import wait_until
 

@@ -19,9 +19,10 @@ from websockets.sync.client import ClientConnection, connect
 
 from scripts.chaos.deploying import deploy
 from serve.config.app_config import PROJECT
-from tests.support.cluster import FLAT, LONG, Cluster, document_of
+from tests.support.cluster import Cluster, document_of
 from tests.support.home_assistant import home_assistant_reads
 from tests.support.ports import free_port
+from tests.support.service import FLAT, LONG
 from tests.support.waiting import wait_until
 
 ROUTE = "/rolling"

@@ -10,7 +10,8 @@ import requests
 from ray import serve
 
 from scripts.chaos.deploying import deploy
-from tests.support.cluster import FLAT, LONG, Cluster, document_of, scrape
+from tests.support.cluster import Cluster, document_of, scrape
+from tests.support.service import FLAT, LONG
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.nightly

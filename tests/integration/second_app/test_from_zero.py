@@ -9,7 +9,8 @@ import pytest
 import requests
 from ray import serve
 
-from tests.support.cluster import FLAT, Cluster, deploy, document_of
+from tests.support.cluster import Cluster, deploy, document_of
+from tests.support.service import FLAT
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.nightly

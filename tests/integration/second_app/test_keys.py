@@ -21,8 +21,9 @@ from scripts.chaos.deploying import deploy
 from serve.access.api_keys import LOST
 from serve.access.keys_marker import marker_for
 from serve.commands.operate import keys as keys_script
-from tests.support.cluster import EXPORT_TIMEOUT_S, LONG_SPEECH, Cluster, document_of, scrape
+from tests.support.cluster import EXPORT_TIMEOUT_S, Cluster, document_of, scrape
 from tests.support.collector import Collector, collecting
+from tests.support.service import LONG_SPEECH
 from tests.support.services import RedisServer, needed_program
 from tests.support.waiting import wait_until
 

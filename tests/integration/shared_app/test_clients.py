@@ -17,16 +17,17 @@ from websockets.sync.client import ClientConnection, connect
 
 from serve.config.app_config import PROJECT
 from tests.support.browser import Page, chromium
-from tests.support.cluster import FLAT, LONG, LONG_SPEECH, Cluster
 from tests.support.pages import PAGES, code_blocks, section
+from tests.support.service import FLAT, LONG, LONG_SPEECH, Service
 from tests.support.services import needed_program
 from tests.support.studio import ERROR, FINISHED, FIRST_TEXT, PLAYED, heard, sounding, unfold, visit, work, write
 from tests.support.waiting import wait_until
 
-# The page on the running service: it speaks through Serve's proxy, and says which key its status needs.
+# The page on the running service: it speaks, and says which key its status needs.
 
 
-def test_the_page_speaks_and_says_which_key_shows_the_state_of_the_service(cluster: Cluster):
+@pytest.mark.slow
+def test_the_page_speaks_and_says_which_key_shows_the_state_of_the_service(service: Service):
     async def see(page: Page) -> None:
         await unfold(page)
         await write(page, "#seed", "4")
@@ -39,8 +40,8 @@ def test_the_page_speaks_and_says_which_key_shows_the_state_of_the_service(clust
 
     samples: list[np.ndarray] = []
     with chromium() as browser:
-        visit(browser, cluster.url(""), see, hears=True)
-    assert np.array_equal(samples[0], sounding(cluster.speak(input=FIRST_TEXT, seed=4, response_format="pcm").content))
+        visit(browser, service.url(""), see, hears=True)
+    assert np.array_equal(samples[0], sounding(service.speak(input=FIRST_TEXT, seed=4, response_format="pcm").content))
 
 
 # The benchmarks against a server they did not start, and against the package with nothing but processes of their own.
@@ -55,8 +56,8 @@ def bench(folder: Path, *arguments: str) -> list[dict]:
 
 
 @pytest.mark.nightly
-def test_any_speech_server_is_measured_by_its_address(cluster: Cluster, tmp_path: Path):
-    streams, crowd = bench(tmp_path, "b2", "b3", "--url", cluster.url())
+def test_any_speech_server_is_measured_by_its_address(service: Service, tmp_path: Path):
+    streams, crowd = bench(tmp_path, "b2", "b3", "--url", service.url())
     figures = streams["systems"]["url"]
     assert 0 < figures["ttfb_p50_s"]["median"] <= figures["audible_p50_s"]["median"]
     assert crowd["systems"]["url"]["8"]["answers"]["median"] >= 16
@@ -106,27 +107,27 @@ def test_there_are_examples():
 
 
 @pytest.mark.parametrize(("page", "block"), EXAMPLES, ids=[f"{Path(page).stem}-{i}" for i, (page, _) in enumerate(EXAMPLES)])
-def test_examples_do_what_they_show(cluster: Cluster, tmp_path: Path, page: str, block: str):
+def test_examples_do_what_they_show(service: Service, tmp_path: Path, page: str, block: str):
     needed_program("curl", "curl")
     if "@me.wav" in block:
         flite = needed_program("flite", "flite")
         text = "Good morning. This is the voice that I would like to hear from now on."
         subprocess.run([flite, "-voice", "slt", "-t", text, str(tmp_path / "me.wav")], check=True)
-    script = "KEY=ck-nobodys\n" + QUIET + block.replace("localhost:8000", f"127.0.0.1:{cluster.port}")
+    script = "KEY=ck-nobodys\n" + QUIET + block.replace("localhost:8000", f"127.0.0.1:{service.port}")
     done = subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     for name in re.findall(r"-o (\S+)", block):
         assert (tmp_path / name).stat().st_size > 100, f"{name} has no sound in it"
 
 
-# Conversations through Serve: the bytes of HTTP, and slots that an interruption or a client that leaves frees.
+# Conversations: the bytes of HTTP, and slots that an interruption or a client that leaves frees.
 
 SPEECH = {"response_format": "pcm", "seed": 5, "cache": "no-store"}
 SENTENCES = ("This is the first of two sentences. ", "And this is the second one.")
 
 
-def opened(cluster: Cluster) -> ClientConnection:
-    return connect(cluster.url("/v1/audio/conversation").replace("http", "ws"))
+def opened(service: Service) -> ClientConnection:
+    return connect(service.url("/v1/audio/conversation").replace("http", "ws"))
 
 
 def say(socket: ClientConnection, kind: str, **fields: Any) -> None:
@@ -141,43 +142,45 @@ def heard_until(socket: ClientConnection, kind: str) -> list[dict[str, Any]]:
     return events
 
 
+@pytest.mark.on_ray
 @pytest.mark.parametrize("latency", ["exact", "low"])
-def test_words_as_they_are_written_have_the_bytes_of_http(cluster: Cluster, latency: str):
+def test_words_as_they_are_written_have_the_bytes_of_http(service: Service, latency: str):
     speech = SPEECH | {"latency": latency}
-    with opened(cluster) as socket:
+    with opened(service) as socket:
         say(socket, "open", sentences=True, speech=speech)
         for piece in "".join(SENTENCES).split(" "):
             say(socket, "text", text=f"{piece} " if piece != "one." else piece)
         say(socket, "close")
         events = heard_until(socket, "closed")
         audio = b"".join(base64.b64decode(event["audio"]) for event in events if event["type"] == "audio")
-        assert audio == b"".join(cluster.speak(input=sentence, latency=latency).content for sentence in SENTENCES)
+        assert audio == b"".join(service.speak(input=sentence, latency=latency).content for sentence in SENTENCES)
         say(socket, "open", speech=speech)
         say(socket, "text", text="".join(SENTENCES))
         say(socket, "close")
         whole = b"".join(
             base64.b64decode(event["audio"]) for event in heard_until(socket, "closed") if event["type"] == "audio"
         )
-    assert whole == cluster.speak(input="".join(SENTENCES), latency=latency).content
+    assert whole == service.speak(input="".join(SENTENCES), latency=latency).content
 
 
-def test_an_interruption_and_a_client_that_leaves_free_the_slots(cluster: Cluster):
+@pytest.mark.on_ray
+def test_an_interruption_and_a_client_that_leaves_free_the_slots(service: Service):
     for leaves in (False, True):
-        with opened(cluster) as socket:
+        with opened(service) as socket:
             say(socket, "open", speech={**SPEECH, **FLAT})
             say(socket, "text", text=LONG)
             say(socket, "flush")
             heard_until(socket, "audio")
-            assert cluster.in_flight() == 1
+            assert service.in_flight() == 1
             if not leaves:
                 say(socket, "cancel", played_ms=20)
                 cancelled = heard_until(socket, "cancelled")[-1]
                 assert cancelled["heard"]["ms"] == 20
                 assert cancelled["heard"]["unheard_steps"] > 0
-                wait_until(lambda: cluster.in_flight() == cluster.slots_used() == 0, 20.0)
+                wait_until(lambda: service.in_flight() == service.slots_used() == 0, 20.0)
                 say(socket, "open")
                 assert heard_until(socket, "opened")
-        wait_until(lambda: cluster.in_flight() == cluster.slots_used() == 0, 20.0)
+        wait_until(lambda: service.in_flight() == service.slots_used() == 0, 20.0)
 
 
 # OpenAI's own client, unmodified.
@@ -186,8 +189,8 @@ VOICE = "alloy"
 
 
 @pytest.fixture
-def client(cluster: Cluster) -> openai.OpenAI:
-    return openai.OpenAI(base_url=cluster.url("/v1"), api_key="none", max_retries=0)
+def client(service: Service) -> openai.OpenAI:
+    return openai.OpenAI(base_url=service.url("/v1"), api_key="none", max_retries=0)
 
 
 @pytest.mark.parametrize("container", ["mp3", "opus", "aac", "flac", "wav", "pcm"])
@@ -205,6 +208,7 @@ def test_every_format(client: openai.OpenAI, container: str):
     assert decoded_s == pytest.approx(spoken_s, abs=0.1), "nothing is lost but a codec's padding is added"
 
 
+@pytest.mark.on_ray
 def test_streaming(client: openai.OpenAI):
     pieces = []
     with client.audio.speech.with_streaming_response.create(
@@ -241,14 +245,14 @@ def test_mistakes_become_its_exceptions(client: openai.OpenAI, fields: dict, kin
     assert raised.value.body["request_id"]
 
 
-def test_a_full_house_becomes_its_rate_limit_error(cluster: Cluster, client: openai.OpenAI):
+def test_a_full_house_becomes_its_rate_limit_error(service: Service, client: openai.OpenAI):
     def speak_until_refused() -> None:
         for _ in range(50):
             client.audio.speech.create(model="tts-1", voice=VOICE, input="Hello.")
 
-    waiting = [cluster.connect(LONG_SPEECH) for _ in range(cluster.health()["admission"]["capacity"])]
+    waiting = [service.connect(LONG_SPEECH) for _ in range(service.health()["admission"]["capacity"])]
     try:
-        wait_until(lambda: cluster.health()["acoustic"][0]["slots_used"] == 8, 30.0)
+        wait_until(lambda: service.health()["acoustic"][0]["slots_used"] == 8, 30.0)
         with pytest.raises(openai.RateLimitError) as raised:
             speak_until_refused()
         assert int(raised.value.response.headers["Retry-After"]) >= 1

@@ -26,8 +26,9 @@ from serve.observability.metrics.definitions import METRICS, MetricType
 from serve.remote.remote_handle import RemoteHandle
 from serve.stages.acoustic_stage import warm_up_prompt
 from serve.stages.stage_clients import StageDecoder, StageGenerator, ask_speakers
-from tests.support.cluster import EXPORT_TIMEOUT_S, FLAT, LONG, LONG_SPEECH, Cluster, Samples, scrape, total
+from tests.support.cluster import EXPORT_TIMEOUT_S, Cluster, Samples, scrape, total
 from tests.support.recordings import spoken, written
+from tests.support.service import FLAT, LONG, LONG_SPEECH, Service
 from tests.support.waiting import wait_until
 
 SAID = {
@@ -36,8 +37,8 @@ SAID = {
 }
 
 
-def post(cluster: Cluster, path: str = "", **options: object) -> requests.Response:
-    return requests.post(cluster.url(f"/v1/audio/voices{path}"), timeout=120, **options)
+def post(service: Service, path: str = "", **options: object) -> requests.Response:
+    return requests.post(service.url(f"/v1/audio/voices{path}"), timeout=120, **options)
 
 
 def recording(speaker: str, folder: Path) -> bytes:
@@ -47,18 +48,18 @@ def recording(speaker: str, folder: Path) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def voice_names(started: Cluster, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def voice_names(running: Service, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Sixteen voices: made of seeds, a blend, an embedding, recordings; and names that say everything."""
     folder = tmp_path_factory.mktemp("recordings")
     cards = [
-        post(started, json={"name": "from-seed", "seed": 4711}),
-        post(started, "/blend", json={"name": "from-blend", "blend": "blend:alloy(0.3)+seed:8(0.7)"}),
+        post(running, json={"name": "from-seed", "seed": 4711}),
+        post(running, "/blend", json={"name": "from-blend", "blend": "blend:alloy(0.3)+seed:8(0.7)"}),
     ]
-    embedding = requests.get(started.url("/v1/audio/voices/seed:99"), timeout=20).json()["embedding"]
-    cards.append(post(started, json={"name": "from-embedding", "embedding": embedding}))
+    embedding = requests.get(running.url("/v1/audio/voices/seed:99"), timeout=20).json()["embedding"]
+    cards.append(post(running, json={"name": "from-embedding", "embedding": embedding}))
     for speaker in SAID:
         fields = {"name": f"clone-{speaker}", "ref_text": SAID[speaker], "consent": "true"}
-        cards.append(post(started, data=fields, files={"audio_sample": ("said.flac", recording(speaker, folder))}))
+        cards.append(post(running, data=fields, files={"audio_sample": ("said.flac", recording(speaker, folder))}))
     for card in cards:
         assert card.status_code == 201, card.text
     named = [card.json()["id"] for card in cards]
@@ -66,12 +67,13 @@ def voice_names(started: Cluster, tmp_path_factory: pytest.TempPathFactory) -> l
     return [*named, *others, f"emb:{embedding}", "onyx"]
 
 
-def test_sixteen_voices_at_once_sound_as_each_does_alone(cluster: Cluster, voice_names: list[str]):
+@pytest.mark.on_ray
+def test_sixteen_voices_at_once_sound_as_each_does_alone(service: Service, voice_names: list[str]):
     assert len(voice_names) == 16
 
     def hear(index: int) -> bytes:
         while True:
-            reply = cluster.speak(input=f"Number {index} speaks here. Twice.", seed=3000 + index, voice=voice_names[index])
+            reply = service.speak(input=f"Number {index} speaks here. Twice.", seed=3000 + index, voice=voice_names[index])
             if reply.status_code != 429:
                 break
             time.sleep(float(reply.headers["Retry-After"]))  # more come here than there are places
@@ -88,7 +90,7 @@ def test_sixteen_voices_at_once_sound_as_each_does_alone(cluster: Cluster, voice
             "cache": "no-store",
             **FLAT,
         }
-        with requests.post(cluster.url("/v1/audio/speech"), json=body, stream=True, timeout=60) as reply:
+        with requests.post(service.url("/v1/audio/speech"), json=body, stream=True, timeout=60) as reply:
             for _ in zip(range(random.Random(index).randrange(1, 4)), reply.iter_content(4096), strict=False):
                 pass
 
@@ -100,40 +102,40 @@ def test_sixteen_voices_at_once_sound_as_each_does_alone(cluster: Cluster, voice
             future.result()
     assert [index for index in range(16) if together[index] != alone[index]] == []
     assert len(set(alone)) == 16
-    wait_until(lambda: cluster.slots_used() == 0, 10.0)
+    wait_until(lambda: service.slots_used() == 0, 10.0)
 
 
-def test_a_clone_says_what_its_recording_makes_of_it(cluster: Cluster, voice_names: list[str]):
+def test_a_clone_says_what_its_recording_makes_of_it(service: Service, voice_names: list[str]):
     """Same text, same seed: the recording alone makes the difference."""
-    audio = {voice: cluster.speak(seed=6, voice=voice).content for voice in ("clone-slt", "clone-rms", "default")}
+    audio = {voice: service.speak(seed=6, voice=voice).content for voice in ("clone-slt", "clone-rms", "default")}
     assert len(set(audio.values())) == 3
-    assert cluster.speak(seed=6, voice="clone-slt@1").content == audio["clone-slt"]
+    assert service.speak(seed=6, voice="clone-slt@1").content == audio["clone-slt"]
 
 
-def test_an_old_version_sounds_as_it_did(cluster: Cluster, voice_names: list[str]):
-    before = cluster.speak(seed=6, voice="from-blend@1").content
-    gain_db = requests.get(cluster.url("/v1/audio/voices/from-blend"), timeout=20).json()["gain_db"]
-    changed = requests.patch(cluster.url("/v1/audio/voices/from-blend"), json={"gain_db": gain_db - 6}, timeout=20)
+def test_an_old_version_sounds_as_it_did(service: Service, voice_names: list[str]):
+    before = service.speak(seed=6, voice="from-blend@1").content
+    gain_db = requests.get(service.url("/v1/audio/voices/from-blend"), timeout=20).json()["gain_db"]
+    changed = requests.patch(service.url("/v1/audio/voices/from-blend"), json={"gain_db": gain_db - 6}, timeout=20)
     assert changed.json()["version"] == 2
-    assert cluster.speak(seed=6, voice="from-blend@1").content == before
-    assert cluster.speak(seed=6, voice="from-blend").content != before
+    assert service.speak(seed=6, voice="from-blend@1").content == before
+    assert service.speak(seed=6, voice="from-blend").content != before
 
 
-def test_a_recording_that_leaves_no_room_is_refused(cluster: Cluster, tmp_path: Path):
+def test_a_recording_that_leaves_no_room_is_refused(service: Service, tmp_path: Path):
     samples, rate = soundfile.read(io.BytesIO(recording("slt", tmp_path)), dtype="float32")
     out = io.BytesIO()
     soundfile.write(out, list(samples) * 3, rate, format="WAV")
     fields = {"name": "too-long", "ref_text": SAID["slt"] * 3, "consent": "true"}
-    reply = post(cluster, data=fields, files={"audio_sample": ("said.wav", out.getvalue())})
+    reply = post(service, data=fields, files={"audio_sample": ("said.wav", out.getvalue())})
     assert (reply.status_code, reply.json()["error"]["code"]) == (422, "reference_rejected")
     assert "max_prompt" in reply.json()["error"]["message"]
 
 
-def test_a_preview_is_kept_and_a_score_given(cluster: Cluster, voice_names: list[str]):
-    preview = requests.get(cluster.url("/v1/audio/voices/from-seed/preview"), timeout=20)
+def test_a_preview_is_kept_and_a_score_given(service: Service, voice_names: list[str]):
+    preview = requests.get(service.url("/v1/audio/voices/from-seed/preview"), timeout=20)
     assert preview.headers["Content-Type"] == "audio/mpeg"
     assert len(soundfile.read(io.BytesIO(preview.content))[0]) > 0
-    assert 0 <= post(cluster, "/from-seed/score").json()["stability"] <= 1
+    assert 0 <= post(service, "/from-seed/score").json()["stability"] <= 1
 
 
 # A long text on the running service: in parts, in the background, with the bytes of requests for them.
@@ -141,8 +143,9 @@ def test_a_preview_is_kept_and_a_score_given(cluster: Cluster, voice_names: list
 BOOK = "# One\n\nThe first words of a short book.\n\nMore of them.\n\n# Two\n\nThe end."
 
 
-def test_a_job_is_spoken_beside_requests_and_has_their_bytes(cluster: Cluster):
-    jobs = cluster.url("/v1/audio/jobs")
+@pytest.mark.on_ray
+def test_a_job_is_spoken_beside_requests_and_has_their_bytes(service: Service):
+    jobs = service.url("/v1/audio/jobs")
     body = {"input": BOOK, "input_type": "markdown", "seed": 3, "response_format": "flac"}
     created = requests.post(jobs, json=body, timeout=30)
     assert created.status_code == 202, created.text
@@ -153,7 +156,7 @@ def test_a_job_is_spoken_beside_requests_and_has_their_bytes(cluster: Cluster):
     pcm = requests.get(f"{url}/audio?format=pcm", timeout=30).content
     for part in requests.get(f"{url}/parts", timeout=30).json()["data"]:
         first = round(part["start_s"] * 24_000) * 2
-        spoken = cluster.speak(input=part["text"], seed=3, response_format="pcm").content
+        spoken = service.speak(input=part["text"], seed=3, response_format="pcm").content
         assert pcm[first : first + len(spoken)] == spoken
     shown = requests.get(f"{url}/subtitles?format=vtt", timeout=30).text
     assert [line for line in shown.splitlines() if line.startswith(("The", "More", "One", "Two"))] == [

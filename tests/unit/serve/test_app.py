@@ -12,12 +12,11 @@ from pipeline.errors import ConfigError
 from pipeline.yaml_loader import parse_yaml
 from serve import app
 from serve.config.app_config import PROJECT, read_app_config
-from serve.config.model_versions import deployments_of
 
 
 def test_deployments_have_the_names_configurations_know():
     deployed = (app.Ingress, app.TextNormalizer, app.AcousticModel, app.Vocoder)
-    assert tuple(deployment.name for deployment in deployed) == deployments_of(read_app_config({}).versions)
+    assert tuple(deployment.name for deployment in deployed) == read_app_config({}).deployments
 
 
 HTTP_LAYER = (

@@ -19,7 +19,6 @@ from serve.config.app_config import PROJECT, AppConfig, read_app_config
 from serve.config.config_file import check_file, find_mistakes
 from serve.config.contradictions import PAIRS, Pair
 from serve.config.messages import FORMER
-from serve.config.model_versions import deployments_of
 from serve.config.policies import DegradeConfig
 from tests.support.effort import examples
 from tests.support.model_versions import V1, V2
@@ -43,7 +42,7 @@ def test_shipped_files_are_right(path: Path):
     assert file.app.source == f"configs/{path.name}"
     (application,) = file.document["applications"]
     deployments = {deployment["name"]: deployment for deployment in application["deployments"]}
-    assert deployments.keys() == set(deployments_of(file.app.versions))
+    assert deployments.keys() == set(file.app.deployments)
     for name, deployment in deployments.items():
         assert deployment.keys() >= SET_ON_PURPOSE, name
         assert deployment["max_queued_requests"] > 0
@@ -255,24 +254,29 @@ def test_what_other_machines_reach_says_who_may_use_it(host: str, args: dict[str
     assert [key in mistake for mistake in mistakes] == ([True] if key else [])
 
 
-def test_a_vocoder_beside_its_engine_has_no_deployment():
-    document = copy.deepcopy(DOCUMENTS["dev.yaml"])
-    document["applications"][0]["args"]["pipeline"]["vocoder"] = {"placement": "with_acoustic"}
+@pytest.mark.parametrize(
+    ("section", "placement", "part", "whole"),
+    [("vocoder", "with_acoustic", "Vocoder", "AcousticModel"), ("text", "ingress", "TextNormalizer", "Ingress")],
+)
+def test_a_stage_in_another_ones_process_has_no_deployment(section: str, placement: str, part: str, whole: str):
+    document = copy.deepcopy(DOCUMENTS["k8s-dev.yaml"])
+    args = document["applications"][0]["args"]
+    (args if section == "text" else args["pipeline"]).setdefault(section, {})["placement"] = placement
     (mistake,) = find_mistakes(document)
-    assert "Vocoder is a part of AcousticModel here" in mistake
+    assert f"{part} is a part of {whole} here" in mistake
     assert "set placement to separate" in mistake
     deployments = document["applications"][0]["deployments"]
-    deployments.remove(next(deployment for deployment in deployments if deployment["name"] == "Vocoder"))
+    deployments.remove(next(deployment for deployment in deployments if deployment["name"] == part))
     assert find_mistakes(document) == []
 
 
 def test_every_version_has_deployments_of_its_own_or_shares_a_vocoder():
     config = read_app_config({"models": {V1: {}, V2: {"engine": {"slots": 4}, "vocoder_of": V1}}})
-    assert deployments_of(config.versions) == (
+    assert config.deployments == (
         "Ingress", "TextNormalizer", f"AcousticModel-{V1}", f"Vocoder-{V1}", f"AcousticModel-{V2}",
     )  # fmt: skip
     assert [version.pipeline.engine.slots for version in config.versions] == [8, 4]
-    assert deployments_of(read_app_config({}).versions) == ("Ingress", "TextNormalizer", "AcousticModel", "Vocoder")
+    assert read_app_config({}).deployments == ("Ingress", "TextNormalizer", "AcousticModel", "Vocoder")
 
 
 @pytest.mark.parametrize(
