@@ -26,7 +26,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "constraints.txt"
-EXTRAS = ("ray", "tracing", "torch")
+EXTRAS = ("ray", "tracing", "edge", "torch")
 HEAD = """\
 # Exact versions of everything that serving needs, on CPUs and with [torch], for the image: pip install -c constraints.txt .
 # Written by `make constraints` from an environment in which the tests have passed.
@@ -35,7 +35,7 @@ REQUIREMENTS = ROOT / "k8s/requirements.txt"
 WITH_TORCH = ROOT / "k8s/requirements-torch.txt"
 SBOM = ROOT / "k8s/sbom.cdx.json"
 IMAGE = ("Linux", "x86_64", "3.11")  # system, processor and Python of the Dockerfile's base
-EXTRAS_OF_EVERY_IMAGE = ("ray", "tracing")
+EXTRAS_OF_EVERY_IMAGE = ("ray", "tracing", "edge")
 NOT_STATED = "not stated"
 LONGEST_LICENSE = 60  # characters; longer ones are the text of a licence
 CLASSIFIER = "License :: "

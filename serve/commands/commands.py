@@ -71,6 +71,7 @@ COMMANDS = (
         extra="ray",
         takes_config=True,
     ),
+    Command("center", "serve.commands.operate.run_center", "Run the center of a fleet of boxes.", extra="edge"),
     Command("mcp", "serve.commands.mcp_server", "Offer a running service to agents (MCP)."),
     Command("env", "serve.commands.launch.ray_environment", "Print the environment of Ray's processes, for `ray start`."),
     Command("size", "serve.commands.operate.size", "Write a configuration for this machine's GPU.", extra="torch"),

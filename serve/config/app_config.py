@@ -15,6 +15,7 @@ from pipeline.config import PipelineConfig, StrictModel
 from pipeline.errors import ConfigError
 from serve.config.bounded import LoudnessLufs
 from serve.config.contradictions import contradictions
+from serve.config.edge import EdgeConfig
 from serve.config.hosts import network
 from serve.config.jobs import JobsConfig
 from serve.config.key_settings import KeysConfig
@@ -261,6 +262,7 @@ class AppConfig(StrictModel):
     degrade: DegradeConfig = Field(default_factory=DegradeConfig)
     tracing: TracingConfig = Field(default_factory=TracingConfig)
     cache: CacheConfig = Field(default_factory=CacheConfig)
+    edge: EdgeConfig = Field(default_factory=EdgeConfig)
     source_offer: SourceOfferConfig = Field(default_factory=SourceOfferConfig)
 
     @property

@@ -2,46 +2,71 @@
 
 In:    calls of StageHandle
 Out:   the answer of the stage, errors as the domain's own
+Owns:  which stage a request goes on with
 Never: Ray; a copy: whoever sends changes nothing afterwards, as across processes
 """
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pipeline.errors import EngineFault, SynthesisError
+from serve.resilience.quarantine import CURRENT_REQUEST, TrackedRequest
 from serve.stages.stage_handle import raised
 
 
 class LocalHandle:
-    """stages.stage_handle.StageHandle over one stage, which is there as long as its callers are."""
+    """stages.stage_handle.StageHandle over one stage. Another may take its place: a request ends with the one it began with."""
 
     def __init__(self, stage: Any) -> None:
-        self._stage = stage
+        self.stage = stage
+        """takes the requests that begin now"""
+        self._begun: WeakKeyDictionary[TrackedRequest, Any] = WeakKeyDictionary()
+        self._calls: Counter[Any] = Counter()
+
+    def is_used(self, stage: Any) -> bool:
+        """True while a request that has begun with a stage goes on."""
+        return self._calls[stage] > 0 or any(other is stage for other in self._begun.values())
+
+    @contextmanager
+    def _call(self) -> Iterator[Any]:
+        request = CURRENT_REQUEST.get()
+        stage = self.stage if request is None else self._begun.setdefault(request, self.stage)
+        self._calls[stage] += 1
+        try:
+            yield stage
+        finally:
+            self._calls[stage] -= 1
+            if not self._calls[stage]:
+                del self._calls[stage]
 
     async def ask(self, method: str, *arguments: Any, **named: Any) -> Any:
         """As StageHandle says."""
-        try:
-            return raised(await getattr(self._stage, method)(*arguments, **named))
-        except SynthesisError:
-            raise
-        except Exception as error:
-            raise _fault(error) from error
-
-    async def stream(self, method: str, *arguments: Any) -> AsyncGenerator[Any, None]:
-        """As StageHandle says."""
-        async with aclosing(getattr(self._stage, method)(*arguments)) as items:
+        with self._call() as stage:
             try:
-                async for item in items:
-                    yield raised(item)
+                return raised(await getattr(stage, method)(*arguments, **named))
             except SynthesisError:
                 raise
             except Exception as error:
                 raise _fault(error) from error
 
+    async def stream(self, method: str, *arguments: Any) -> AsyncGenerator[Any, None]:
+        """As StageHandle says."""
+        with self._call() as stage:
+            async with aclosing(getattr(stage, method)(*arguments)) as items:
+                try:
+                    async for item in items:
+                        yield raised(item)
+                except SynthesisError:
+                    raise
+                except Exception as error:
+                    raise _fault(error) from error
+
     async def ask_all(self, method: str) -> list[Any]:
         """As StageHandle says."""
-        return [await getattr(self._stage, method)()]
+        return [await getattr(self.stage, method)()]
 
     def has_no_replica(self) -> bool:
         """As StageHandle says."""

@@ -13,11 +13,15 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import uvicorn
 
+from pipeline.config import PipelineConfig
 from pipeline.errors import EngineDead
+from pipeline.paths import cache_home
 from serve.config.app_config import AppConfig
 from serve.config.config_file import ConfigFile
 from serve.config.model_versions import TEXT
@@ -37,6 +41,7 @@ from serve.stages.text_stage import TextStage
 from serve.stages.vocoder_stage import VocoderStage
 
 INGRESS = "Ingress"
+EDGE_AGENT = "serve.edge.box_agent"  # of a box of a fleet, which alone has its libraries
 HEALTH_PERIOD_S = 1.0
 DRAIN_PERIOD_S = 0.2
 LONGEST_STREAM_S = 60.0
@@ -75,7 +80,9 @@ class LocalService:
     def __init__(self, file: ConfigFile) -> None:
         self._file, self._options = file, ProcessFile.model_validate(file.document)
         self._exposition = Exposition("chattts")
-        self._stages: dict[str, Any] = {}
+        self._handles: dict[str, LocalHandle] = {}
+        self._contexts: dict[str, ReplicaContext] = {}
+        self._agent: asyncio.Task[None] | None = None
         self._ingress = IngressReplica()
         self._is_stopping = False
         self._grpc: Any = None
@@ -87,12 +94,23 @@ class LocalService:
             SynthesisError, CheckpointError: a part of it cannot.
         """
         check_tracing(self._file.app.tracing)
-        self._stages = await self._loaded(self._file.app)
-        handles = {name: LocalHandle(stage) for name, stage in self._stages.items()}
-        await self._ingress.start(self._context(INGRESS), self._file.app, handles, self._file.listens)
+        app = self._file.app
+        self._handles = {name: LocalHandle(stage) for name, stage in (await self._loaded(app)).items()}
+        await self._ingress.start(self._context(INGRESS), app, self._handles, self._file.listens)
         if (options := self._options.grpc_options) is not None:
             service = RivaService(self._ingress.services)
             self._grpc = await riva_server(service, self._options.http_options.host, options.port)
+        if app.edge.broker is not None:
+            first = app.versions[0]
+            agent = import_module(EDGE_AGENT).BoxAgent(
+                app.edge,
+                first.pipeline,
+                cache_home(),
+                self._handles[first.acoustic],
+                partial(self._acoustic, first.acoustic),
+                self._ingress.services.status.health,
+            )
+            self._agent = asyncio.create_task(agent.run())
 
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Serves until a signal ends it: SIGINT at once, SIGTERM when every stream has ended."""
@@ -117,6 +135,9 @@ class LocalService:
             await server.serve()
         finally:
             watching.cancel()
+            if self._agent is not None:
+                self._agent.cancel()
+                await asyncio.wait({self._agent}, timeout=CANCEL_S)
             if self._grpc is not None:
                 await self._grpc.stop(CANCEL_S)
             await self._ingress.stop()
@@ -132,14 +153,19 @@ class LocalService:
         await text.load(self._context(TEXT), config.pipelines, tracing)
         stages: dict[str, Any] = {TEXT: text}
         for version in config.versions:
-            pipeline, checkpoint = version.pipeline, version.pipeline.checkpoint
-            beside = pipeline.vocoder if pipeline.vocoder.is_beside_engine else None
-            acoustic = stages[version.acoustic] = AcousticStage()
-            await acoustic.load(self._context(version.acoustic), pipeline.engine, checkpoint, tracing, beside)
+            pipeline = version.pipeline
+            stages[version.acoustic] = await self._acoustic(version.acoustic, pipeline)
             if version.owns_vocoder:
                 vocoder = stages[version.vocoder] = VocoderStage()
-                await vocoder.load(self._context(version.vocoder), pipeline.vocoder, checkpoint, tracing)
+                await vocoder.load(self._context(version.vocoder), pipeline.vocoder, pipeline.checkpoint, tracing)
         return stages
+
+    async def _acoustic(self, name: str, pipeline: PipelineConfig) -> AcousticStage:
+        """Returns a stage with these settings, beside the one that may serve under the same name."""
+        stage, beside = AcousticStage(), pipeline.vocoder if pipeline.vocoder.is_beside_engine else None
+        context = self._contexts.setdefault(name, self._context(name))  # one replica in metrics, whatever stage it has
+        await stage.load(context, pipeline.engine, pipeline.checkpoint, self._file.app.tracing, beside)
+        return stage
 
     def _context(self, name: str) -> ReplicaContext:
         replica = f"{name}#{secrets.token_hex(4)}"
@@ -156,7 +182,7 @@ class LocalService:
         while True:
             await asyncio.sleep(HEALTH_PERIOD_S)
             try:
-                for part in (*self._stages.values(), self._ingress):
+                for part in (*(handle.stage for handle in self._handles.values()), self._ingress):
                     answer = part.check_health()
                     if inspect.isawaitable(answer):
                         await answer

@@ -2,15 +2,17 @@
 
 In:    the mapping of a file
 Out:   every mistake in it
-Never: Ray; `args:`, which serve/config/config_file.py checks
+Never: Ray; `args:` by themselves, which serve/config/config_file.py checks
 """
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from pipeline.config import StrictModel
+from serve.config.app_config import read_app_config
 from serve.config.config_file import GRPC_PORT, HOSTS, PORT, PROCESS
 from serve.config.messages import invalid
 
@@ -25,6 +27,7 @@ OF_RAY = {
     "proxy_location": "the process listens itself",
 }
 """keys of files for Ray Serve -> why there are none here"""
+EDGE_LIBRARIES, WITH_EDGE = ("aiomqtt", "cryptography"), "pip install 'chattts-serve[edge]'"
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
@@ -67,5 +70,11 @@ def wrong_keys(document: dict[str, Any]) -> Iterator[str]:
 
 
 def wrong_values(document: dict[str, Any]) -> Iterator[str]:
-    """Yields nothing: whatever `args:` may say holds in one process."""
-    return iter(())
+    """Yields what is in the way of a box of a fleet, where the file describes one."""
+    app = read_app_config(document["applications"][0].get("args", {}))
+    if app.edge.broker is None:
+        return
+    if not all(map(find_spec, EDGE_LIBRARIES)):
+        yield f"applications[0].args.edge: a box of a fleet needs what the extra brings: {WITH_EDGE}"
+    if not app.versions[0].decodes_itself:
+        yield "applications[0].args.edge: engine and vocoder change together: set pipeline.vocoder.placement: with_acoustic"

@@ -72,6 +72,8 @@ def _wrong_settings(document: dict[str, Any]) -> Iterator[str]:
         yield f"applications[0].import_path: must be {IMPORT_PATH}, found {application.get('import_path')}"
     names = []
     app = read_app_config(application.get("args", {}))
+    if app.edge.broker is not None:
+        yield "applications[0].args.edge: a box of a fleet is one process: set runtime: process, or remove edge"
     known = app.deployments
     beside = {
         version.acoustic.replace("AcousticModel", "Vocoder"): (version.acoustic, "vocoder.placement with_acoustic")

@@ -226,6 +226,11 @@ class AcousticStage:
         if self._vocoder is not None:
             self._vocoder.check_health()
 
+    async def close(self) -> None:
+        """Ends its work, which nobody waits for any more."""
+        await self._background.stop()
+        await asyncio.to_thread(self.__del__)
+
     def __del__(self) -> None:
         for part in ("_engine", "_vocoder", "_tracing"):
             if (opened := getattr(self, part, None)) is not None:

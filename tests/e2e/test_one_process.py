@@ -99,10 +99,10 @@ def test_it_is_one_process_and_the_one_that_reads_texts(box: Box):
     assert sum(process.memory_full_info().pss for process in processes) < MOST_MEMORY
 
 
-def test_it_loads_neither_ray_nor_torch():
+def test_it_loads_neither_ray_nor_torch_nor_what_a_fleet_needs():
     program = "import sys, serve.commands.launch.one_process; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)
-    assert not {"ray", "torch"} & set(done.stdout.split())
+    assert not {"ray", "torch", "aiomqtt", "paho", "cryptography"} & set(done.stdout.split())
 
 
 def test_it_speaks_what_the_command_line_speaks(box: Box, tmp_path: Path):

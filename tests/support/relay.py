@@ -4,6 +4,7 @@ import contextlib
 import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 ACCEPT_S = 0.05
@@ -12,8 +13,14 @@ ACCEPT_S = 0.05
 class Relay:
     """Passes bytes both ways between whoever connects and one port of this machine."""
 
-    def __init__(self, port: int) -> None:
-        self._to = port
+    def __init__(self, port: int, bytes_per_s: float | None = None) -> None:
+        """
+        Args:
+            bytes_per_s: to whoever connects; None: as fast as the machine.
+        """
+        self._to, self._bytes_per_s = port, bytes_per_s
+        self.passed = 0
+        """bytes to whoever connects"""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._open: set[socket.socket] = set()
@@ -51,16 +58,24 @@ class Relay:
             if not select.select([self._listener], [], [], ACCEPT_S)[0]:
                 continue
             client, _ = self._listener.accept()
-            server = socket.create_connection(("127.0.0.1", self._to))
+            try:
+                server = socket.create_connection(("127.0.0.1", self._to))
+            except ConnectionRefusedError:
+                client.close()
+                continue
             with self._lock:
                 self._open |= {client, server}
-            for here, there in ((client, server), (server, client)):
-                threading.Thread(target=self._pass, args=(here, there), daemon=True).start()
+            for ends in ((client, server), (server, client)):
+                way = {"is_reply": ends[0] is server}
+                threading.Thread(target=self._pass, args=ends, kwargs=way, daemon=True).start()
 
-    def _pass(self, here: socket.socket, there: socket.socket) -> None:
+    def _pass(self, here: socket.socket, there: socket.socket, *, is_reply: bool) -> None:
         with contextlib.suppress(OSError):
-            while piece := here.recv(65536):
+            while piece := here.recv(4096 if self._bytes_per_s else 65536):
                 there.sendall(piece)
+                if is_reply:
+                    self.passed += len(piece)
+                    time.sleep(len(piece) / self._bytes_per_s if self._bytes_per_s else 0)
         for end in (here, there):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -70,9 +85,9 @@ class Relay:
 
 
 @contextlib.contextmanager
-def relay(port: int) -> Iterator[Relay]:
+def relay(port: int, bytes_per_s: float | None = None) -> Iterator[Relay]:
     """A relay to a port, until the block ends."""
-    opened = Relay(port)
+    opened = Relay(port, bytes_per_s)
     try:
         yield opened
     finally:

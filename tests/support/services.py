@@ -3,9 +3,11 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -75,6 +77,32 @@ class RedisServer:
             self._process.kill()
             self._process.wait(timeout=10)
             self._process = None
+
+
+class Mosquitto:
+    """A broker of our own, without retained messages that survive it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._program, self.port = needed_program("mosquitto", "mosquitto"), free_port()
+        self.url = f"mqtt://127.0.0.1:{self.port}"
+        self._config = folder / "mosquitto.conf"
+        self._config.write_text(f"listener {self.port} 127.0.0.1\nallow_anonymous true\n")
+        self.start()
+
+    def start(self) -> None:
+        """Returns once it listens."""
+        self._process = subprocess.Popen([self._program, "-c", str(self._config)], stderr=subprocess.DEVNULL)
+        began = time.monotonic()
+        while True:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5):
+                return
+            assert time.monotonic() - began < 20, "mosquitto does not listen"
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """As a crash does it."""
+        self._process.kill()
+        self._process.wait(timeout=10)
 
 
 def saved_state(url: str) -> Callable[[], object]:

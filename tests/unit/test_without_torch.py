@@ -215,6 +215,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "serve": (),
     **dict.fromkeys(IN_RAY, ("ray",)),
     "serve/protocols/mcp": ("mcp",),
+    **dict.fromkeys(("serve/edge", "serve/commands/operate/run_center.py"), ("edge",)),
     "scripts": (),
     **dict.fromkeys(IN_TORCH, ("torch",)),
     "scripts/bench": ("bench",),
@@ -231,6 +232,7 @@ ELSEWHERE = ROOT / "tests/foreign"  # runs in an environment of its own, whose l
 # Imported, not declared: it comes with what is, and in the release that one wants.
 BROUGHT = {
     "click": "ray",
+    "paho-mqtt": "aiomqtt",
     "httpx2": "mcp",
     "triton": "torch",
     "transformers": "ChatTTS",

@@ -27,16 +27,13 @@ from serve.commands.weights.fetch import (
     EXIT_INCOMPLETE,
     EXIT_OK,
     EXIT_REFUSED,
-    EXIT_UNREACHABLE,
-    EXIT_WRONG_BYTES,
     LICENSE,
-    FetchError,
-    RetryPolicy,
     check_offline,
     expected_hashes,
     fetch_all,
     main,
 )
+from serve.edge.download import EXIT_UNREACHABLE, EXIT_WRONG_BYTES, FetchError, RetryPolicy
 
 PATH = "/2Noise/ChatTTS/resolve/main/"
 FILE = "asset/Vocos.safetensors"

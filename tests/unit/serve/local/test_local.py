@@ -156,7 +156,7 @@ async def test_a_part_that_is_dead_ends_the_process(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(local_service, "HEALTH_PERIOD_S", 0.0)
     monkeypatch.setattr(local_service, "end_process", end)
     service = LocalService(check_file(BOX))
-    service._stages = {"AcousticModel": Dead()}
+    service._handles = {"AcousticModel": LocalHandle(Dead())}
     with pytest.raises(SystemExit):
         await service._watch()
     assert [death.message for death in ends] == [reason]

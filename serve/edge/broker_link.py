@@ -1,0 +1,70 @@
+"""Broker link: a connection to an MQTT broker that is there again after every fault.
+
+In:    EdgeConfig, a last will, what to do while there is a connection
+Out:   an aiomqtt Client per connection
+Owns:  the topics; the pauses between two connections
+Never: an end because of a fault: of the broker, of the network, or of what a message brings
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from urllib.parse import unquote, urlsplit
+
+import aiomqtt
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from serve.config.edge import EdgeConfig, Option
+from serve.edge.signed_manifest import MOST_MESSAGE_BYTES
+
+LOG = logging.getLogger("ray.serve.chattts")
+
+TARGET, STATE = "chattts/boxes/{}/target", "chattts/boxes/{}/state"
+PORTS = {"mqtt": 1883, "mqtts": 8883}
+TLS_FILES: tuple[Option, ...] = ("ca_certs", "certfile", "keyfile")
+MOST_QUEUED = 1000  # messages; a broker that sends more than can be read loses them
+ANSWER_S = 10.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
+LASTED_S = 30.0  # a connection that was there for so long was a good one
+
+
+def client_of(config: EdgeConfig, will: aiomqtt.Will | None = None) -> aiomqtt.Client:
+    """Returns a client, not yet connected. The broker may send it messages of up to MOST_MESSAGE_BYTES and a head."""
+    parts = urlsplit(config.broker or "")
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+    properties.MaximumPacketSize = MOST_MESSAGE_BYTES + 1024
+    ca_certs, certfile, keyfile = (str(config.options[name]) if name in config.options else None for name in TLS_FILES)
+    return aiomqtt.Client(
+        parts.hostname or "",
+        parts.port or PORTS[parts.scheme],
+        username=unquote(parts.username) if parts.username else None,
+        password=unquote(parts.password) if parts.password else None,
+        identifier=config.name,
+        protocol=aiomqtt.ProtocolVersion.V5,
+        will=will,
+        timeout=ANSWER_S,
+        keepalive=int(config.options.get("keepalive", 60)),
+        max_queued_incoming_messages=MOST_QUEUED,
+        properties=properties,
+        tls_params=aiomqtt.TLSParameters(ca_certs, certfile, keyfile) if parts.scheme == "mqtts" else None,
+    )
+
+
+async def stay_connected(
+    config: EdgeConfig, serve: Callable[[aiomqtt.Client], Awaitable[None]], will: aiomqtt.Will | None = None
+) -> None:
+    """Connects, and calls `serve`, which returns when the connection is lost; again and again, until cancelled."""
+    failures, loop = 0, asyncio.get_running_loop()
+    while True:
+        began = loop.time()
+        try:
+            async with client_of(config, will) as client:
+                await serve(client)
+        except Exception as error:  # whatever a broker can bring about
+            failures = 1 if loop.time() - began > LASTED_S else failures + 1
+            if failures == 1 or not isinstance(error, aiomqtt.MqttError | OSError):
+                LOG.warning("edge: no broker (%s: %s)", type(error).__name__, error)
+        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures, 16))
+        await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # not all boxes at once
