@@ -57,6 +57,10 @@ class EngineStats:
     """time in decode rounds since start [s]"""
     round_s: float
     """running mean duration of a decode round [s]"""
+    listened_rounds: int
+    """rounds since start in which more than books decoded"""
+    listened_s: float
+    """time in them, and in the prefill calls before them [s]"""
     kv_bytes: int
     """size of the KV cache [bytes]"""
 
@@ -207,6 +211,8 @@ class Engine:
                 prefill_s=self._loop.prefill_s,
                 decode_s=self._loop.decode_s,
                 round_s=self._loop.round_s.value,
+                listened_rounds=self._loop.listened_rounds,
+                listened_s=self._loop.listened_s,
                 kv_bytes=self._runner.kv_bytes,
             )
 

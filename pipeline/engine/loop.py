@@ -21,7 +21,7 @@ from pipeline.engine.scheduler import Plan, Scheduler
 from pipeline.engine.sequence import slot_of
 from pipeline.errors import DeadlineExceeded, EngineDead, NonFiniteOutput, SynthesisError
 from pipeline.ewma import ClippedEwma
-from pipeline.types import FinishReason
+from pipeline.types import FinishReason, Lane
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,8 @@ class EngineLoop:
         """rounds delivered, steps emitted, sequences finished by themselves since start"""
         self.prefill_s = self.decode_s = 0.0
         """time in prefill calls and in rounds since start [s]"""
+        self.listened_rounds, self.listened_s = 0, 0.0
+        """rounds in which more than books decoded, and the time in them and in the prefill calls before them [s]"""
         self.round_s = ClippedEwma(EWMA_WEIGHT, 0.0, most_times=MOST_TIMES)
         self._prefill_call_s = ClippedEwma(EWMA_WEIGHT, 0.0, most_times=MOST_TIMES)
         self._sequence_s = ClippedEwma(EWMA_WEIGHT, 1.0, most_times=MOST_TIMES)
@@ -197,6 +199,9 @@ class EngineLoop:
             self.rounds += 1
             self.decode_s += round_s
             self.round_s.add(round_s)
+            if any(sequence.lane is not Lane.BULK for sequence in launched.plan.decode):
+                self.listened_rounds += 1
+                self.listened_s += round_s + launched.prefill_s
             steps = self._config.steps_per_round
             self._scheduler.pace.add(len(launched.plan.decode), round_s / steps, launched.prefill_s / steps)
 

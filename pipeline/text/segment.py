@@ -12,7 +12,7 @@ Never: the model, voices, tokens
 import math
 import re
 import unicodedata
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -21,12 +21,14 @@ from pipeline.config import EngineConfig
 from pipeline.spec import CONTROL_TAGS
 from pipeline.text.lines import breath
 from pipeline.text.markup.control_tags import split_tags
+from pipeline.types import SegmentLength
 
 CJK_WEIGHT = 3  # a CJK character is a syllable, about as long in speech as three letters
 TAG_WEIGHT = 3  # a laugh or a pause takes about as long as a syllable
 
 # Conversational speech has about 14 letters or 5 Chinese syllables per second: 46.875 / 14 steps per letter.
 STEPS_PER_WEIGHT = 3.3
+SHORTEST = 24  # eight Chinese characters, or three words and more: shorter segments lose the melody of the clause
 
 # 47 letters or 16 Chinese characters per second. Of 1,890 takes of the demo voice, four speakers, the quickest had 2.6; of
 # 276 others, at temperatures up to 1, it had 2.7.
@@ -53,15 +55,20 @@ class SegmentLimits:
     """a segment ends at its last sentence or clause that makes it this long: shorter ones sound chopped"""
     max_segment_chars: int = 150
     """some 10 s: longer ones lose words"""
+    least_chars: int = 0
+    """no piece of a longer text is shorter"""
     base_steps: int = 64
     steps_per_char: float = 8.0
     """three times the most observed"""
     refine_steps: int = 384
     """of the refine pass: ChatTTS's own max_new_token"""
 
-    @property
-    def halved(self) -> "SegmentLimits":
-        """These limits with segments half as long, so that slots become free sooner."""
+    def cut_to(self, length: SegmentLength) -> "SegmentLimits":
+        """Returns these limits with shorter segments, so that slots become free sooner."""
+        if length is SegmentLength.SHORTEST:
+            return replace(self, min_segment_chars=SHORTEST, max_segment_chars=2 * SHORTEST, least_chars=SHORTEST)
+        if length is SegmentLength.USUAL:
+            return self
         return replace(
             self, min_segment_chars=max(1, self.min_segment_chars // 2), max_segment_chars=max(16, self.max_segment_chars // 2)
         )
@@ -124,7 +131,7 @@ def split(text: str, limits: SegmentLimits, *, whole: Iterable[Range] = (), is_f
         ranges without the spaces around them, in order; only spaces are between them.
     """
     atoms = _atoms(text, whole, limits.max_segment_chars)
-    pieces = _Pieces(text, atoms)
+    pieces = _Pieces(text, atoms, limits.least_chars)
     ranges: list[Range] = []
     start = 0
     while (start := pieces.skip_spaces(start)) < len(atoms):
@@ -132,6 +139,7 @@ def split(text: str, limits: SegmentLimits, *, whole: Iterable[Range] = (), is_f
             stop = pieces.quick_cut(start, limits.first_clause_chars, min(limits.first_segment_chars, limits.max_segment_chars))
         else:
             stop = pieces.cut(start, limits.min_segment_chars, limits.max_segment_chars)
+        stop = pieces.with_remainder(stop)
         ranges.append(pieces.trimmed(start, stop))
         start = stop
     return ranges
@@ -140,8 +148,9 @@ def split(text: str, limits: SegmentLimits, *, whole: Iterable[Range] = (), is_f
 class _Pieces:
     """One text to be cut: its atoms, their weights, and where a cut is allowed. Positions are counted in atoms."""
 
-    def __init__(self, text: str, atoms: Sequence[Range]) -> None:
+    def __init__(self, text: str, atoms: Sequence[Range], least: int) -> None:
         self._text = text
+        self._least = least
         self._atoms = atoms
         self._weights = [0, *accumulate(letter_weight(text[start:stop]) for start, stop in atoms)]
 
@@ -150,7 +159,7 @@ class _Pieces:
         reach = self._reach(start, limit)
         if reach == len(self._atoms):
             return reach
-        stops = [place for place in range(start + 1, reach + 1) if self._ends_sentence(place) or self._ends_clause(place)]
+        stops = [place for place in self._places(start, reach) if self._ends_sentence(place) or self._ends_clause(place)]
         long_enough = [place for place in stops if self._length(start, place) >= floor]
         return next(iter(long_enough), 0) or max(stops, default=0) or self._space_or_hard_cut(start, reach)
 
@@ -162,13 +171,17 @@ class _Pieces:
         reach = self._reach(start, limit)
         if reach == len(self._atoms):
             return reach
-        sentences = [place for place in range(start + 1, reach + 1) if self._ends_sentence(place)]
-        clauses = [place for place in range(start + 1, reach + 1) if self._ends_clause(place)]
+        sentences = [place for place in self._places(start, reach) if self._ends_sentence(place)]
+        clauses = [place for place in self._places(start, reach) if self._ends_clause(place)]
         last_sentence, last_clause = max(sentences, default=0), max(clauses, default=0)
         for place in (last_sentence, last_clause):
             if place and self._length(start, place) >= floor:
                 return place
         return last_sentence or last_clause or self._space_or_hard_cut(start, reach)
+
+    def with_remainder(self, stop: int) -> int:
+        """Returns the end of a piece that takes the rest with it, where that is no piece of its own."""
+        return len(self._atoms) if self._length(stop, len(self._atoms)) < self._least else stop
 
     def skip_spaces(self, place: int) -> int:
         while place < len(self._atoms) and self._atom(place).isspace():
@@ -188,12 +201,17 @@ class _Pieces:
         return self._weights[stop] - self._weights[start]
 
     def _reach(self, start: int, limit: int) -> int:
-        """Returns the furthest place within the limit, at least one atom ahead."""
-        return max(start + 1, bisect_right(self._weights, self._weights[start] + limit) - 1)
+        """Returns the furthest place within the limit, at least one atom and the least length ahead."""
+        least = max(start + 1, bisect_left(self._weights, self._weights[start] + self._least))
+        return max(min(least, len(self._atoms)), bisect_right(self._weights, self._weights[start] + limit) - 1)
+
+    def _places(self, start: int, reach: int) -> list[int]:
+        """Returns where a piece may end, as far as the reach."""
+        return [place for place in range(start + 1, reach + 1) if self._length(start, place) >= self._least]
 
     def _space_or_hard_cut(self, start: int, reach: int) -> int:
         """Returns the best place to breathe in the last third, else at the last space; without one the last place of all."""
-        borders = [place for place in range(start + 1, reach + 1) if self._is_border(place)]
+        borders = [place for place in self._places(start, reach) if self._is_border(place)]
         late = [place for place in borders if 3 * self._length(start, place) >= 2 * self._length(start, reach)]
         if borders:
             return max(late or borders[-1:], key=lambda place: (self._breath(place), place))

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import islice
 
 from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText, PartlyUnspeakable
+from pipeline.spec import SPEED_TAGS
 from pipeline.text.incremental import BESIDE
 from pipeline.text.language_tags import DIALECT
 from pipeline.text.lexicon.matching import find
@@ -74,7 +75,9 @@ def build_speech_text(
     """
     if not request.keep_control_tags:
         vocabulary = replace(vocabulary, control_tags=frozenset())
-    builder = _Builder(request, limits.halved if request.short_segments else limits, vocabulary, languages)
+    elif not request.keep_expression:
+        vocabulary = replace(vocabulary, control_tags=vocabulary.control_tags & SPEED_TAGS)
+    builder = _Builder(request, limits.cut_to(request.segment_length), vocabulary, languages)
     passages = whole_words(request.passages) or list(_at_pauses(request))
     for index, passage in enumerate(passages):
         behind = _beside(passages, index, -1)[-BESIDE:] if index else request.behind

@@ -44,6 +44,15 @@ class Latency(StrEnum):
     """a fixed number of steps, fewer at first: sooner, and the first seconds are an approximation"""
 
 
+class SegmentLength(StrEnum):
+    """How long the segments of a text are."""
+
+    USUAL = "usual"
+    HALF = "half"
+    SHORTEST = "shortest"
+    """eight Chinese characters, or three words"""
+
+
 class SeedMode(StrEnum):
     """How a seed becomes draws."""
 
@@ -281,8 +290,9 @@ class SynthesisRequest:
     model: str = ""
     """version of the model; empty: the first"""
     scheduling: SchedulingParams = SchedulingParams()
-    short_segments: bool = False
-    """halve the length of segments, so that slots become free sooner"""
+    segment_length: SegmentLength = SegmentLength.USUAL
+    keep_expression: bool = True
+    """False: of its control tags only [speed_k] counts; the others are dropped and counted"""
     times: TimeDetail = TimeDetail.OFF
     """how finely its times are told; no sample depends on it"""
     retries: int = 0

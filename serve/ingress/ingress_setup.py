@@ -197,7 +197,7 @@ def build_speech(
             engine=pipelines.fingerprint,
         ),
         models=models,
-        degrader=Degrader(config.degrade),
+        degrader=Degrader(config.degrade, tags_by_default=config.limits.control_tags == "by_default"),
         overload=RecentOverload(),
         observer=observer,
         refusals=RefusalTally(),
@@ -291,11 +291,13 @@ async def leave_when_stopped(is_stopping: Callable[[], bool], *leavers: Leaver) 
 
 async def shed_load(speech: SpeechServices, replicas: Replicas, metrics: IngressMetrics) -> None:
     """Shows the load to the degradation ladder every LOOK_S, until cancelled."""
-    admission, degrader = speech.admission, speech.degrader
+    admission, degrader, was_busy = speech.admission, speech.degrader, True
     while True:
-        queue, rtf = await replicas.load() if admission.in_flight else (0.0, 0.0)
-        degrader.observe(max(queue, admission.in_flight / admission.capacity), rtf)
-        metrics.set_degradation(degrader.ladder.level)
+        is_busy = admission.in_flight > 0
+        queue, took_s, audio_s = await replicas.load() if is_busy or was_busy else (0.0, 0.0, 0.0)
+        was_busy = is_busy  # one more look counts the end of a speech
+        degrader.observe(max(queue, admission.in_flight / admission.capacity), took_s, audio_s)
+        metrics.set_degradation(degrader.config.steps, degrader.ladder.level)
         await asyncio.sleep(LOOK_S)
 
 

@@ -79,7 +79,7 @@ class IngressStatus:
             "vocoder": vocoder,
             "breakers": {stage: breaker.summary() for stage, breaker in replicas.breakers.items()},
             "quarantine": self._quarantine.summary(),
-            "degrade": {"level": ladder.level, "active_steps": ladder.active_steps},
+            "degrade": {"level": ladder.level, "active_steps": ladder.active_steps, "rtf": round(ladder.rtf, 3)},
             "versions": {version: rollout.summary(version) for version in rollout.versions},
             **({"differing_replicas": differing} if (differing := replicas.builds.differing) else {}),
             **({"runtime_limits": self._runtime_limits} if self._runtime_limits else {}),

@@ -26,6 +26,7 @@ from pipeline.types import (
     SamplingParams,
     SchedulingParams,
     SeedMode,
+    SegmentLength,
     SynthesisRequest,
     TimeDetail,
 )
@@ -39,6 +40,12 @@ from serve.speech.model_selection import Selection
 from serve.speech.schemas.speech import RECORDINGS, REFINE, TIDY, WITHOUT_EFFECT, PostBody, RefineBody, SpeechBody
 from serve.speech.schemas.text import TextBody, WrittenText, check_ignored, read_text, without_markup
 from serve.speech.speech_services import SpeechServices
+
+SEGMENT_LENGTHS = {
+    DegradationStep.SHORTEST_SEGMENTS: SegmentLength.SHORTEST,
+    DegradationStep.SEGMENTS: SegmentLength.HALF,
+}
+"""the first of them that is applied counts"""
 
 
 def resolve_job(
@@ -60,7 +67,7 @@ def resolve_job(
         AtCapacity: its lane is refused at this moment.
     """
     if origin is None:
-        body, degraded = services.degrader.apply_to_body(body, seeded=key_seed is not None)
+        body, degraded = services.degrader.apply_to_body(body, seeded=key_seed is not None, strict=context.strict)
     else:
         if origin.model not in services.models.rollout.versions:
             raise not_resumable("resume_changed", f"{origin.model} is not served any more: {ANEW}")
@@ -79,7 +86,8 @@ def resolve_job(
     request = replace(
         build_request(selection, context, services, seed=seed),
         scheduling=scheduling,
-        short_segments=DegradationStep.SEGMENTS in degraded,
+        segment_length=next((length for step, length in SEGMENT_LENGTHS.items() if step in degraded), SegmentLength.USUAL),
+        keep_expression=DegradationStep.EXPRESSION not in degraded or not services.degrader.has_tags_by_default(body),
         cache=CacheControl(cache_mode, context.caller.id),
     )
     return SpeechJob(

@@ -66,6 +66,7 @@ class Replicas:
         """
         self.cold_starts = ColdStarts(handles, wake_limit_s)
         self.builds = Builds()
+        self._listened: dict[tuple[str, str], tuple[float, float]] = {}
         self._rollout = rollout
         self._handles = handles
         self._deployments = {"text": TEXT}  # stage -> the deployment that works for it
@@ -92,19 +93,25 @@ class Replicas:
         single = len(answers) == 1
         return [reply if single else {"deployment": name, **reply} for name, replies in answers.items() for reply in replies]
 
-    async def load(self) -> tuple[float, float]:
-        """Returns the fullest queue as a share of its capacity, and the slowest engine's real-time factor [s per s of audio].
+    async def load(self) -> tuple[float, float, float]:
+        """Returns the fullest queue, and what the slowest engine decoded for listeners since the last call.
 
-        An engine that decodes only one sequence does not count: it is not slow because of load.
+        Returns:
+            share of the queue's capacity, time it took [s], audio that each listener got meanwhile [s].
         """
-        fullness, rtf = 0.0, 0.0
+        fullness, slowest, before = 0.0, (0.0, 0.0), self._listened
+        self._listened = {}
         for version in self._rollout.versions.values():
             engine = version.pipeline.engine
             for reply in await ask_stats(self._handles[version.acoustic]):
                 fullness = max(fullness, reply["waiting"] / engine.max_waiting if engine.max_waiting else 0.0)
-                if reply["slots_used"] > 1:
-                    rtf = max(rtf, reply["round_s"] / engine.steps_per_round * STEPS_PER_SECOND)
-        return fullness, rtf
+                key = version.acoustic, reply["replica"]
+                total = reply["listened_s"], reply["listened_rounds"] * engine.steps_per_round / STEPS_PER_SECOND
+                self._listened[key] = total
+                took_s, audio_s = (now - then for now, then in zip(total, before.get(key, total), strict=True))
+                if audio_s > 0 and took_s * slowest[1] >= slowest[0] * audio_s:
+                    slowest = took_s, audio_s
+        return fullness, *slowest
 
     async def unresponsive(self) -> list[str]:
         """Returns the deployments without a healthy replica that versions in service need: their requests would fail.

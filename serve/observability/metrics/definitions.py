@@ -128,6 +128,7 @@ CACHED_STEPS = Metric(MetricType.COUNTER, "chattts_cached_steps_total", "steps d
 CACHE_BYTES = Metric(MetricType.GAUGE, "chattts_cache_bytes", "size of the sampled steps kept in memory")
 CACHE_EVICTIONS = Metric(MetricType.COUNTER, "chattts_cache_evictions_total", "segments evicted from memory")
 DEGRADATION_LEVEL = Metric(MetricType.GAUGE, "chattts_degradation_level", "number of active degradation steps")
+DEGRADATION_STEP = Metric(MetricType.GAUGE, "chattts_degradation_step", "1: this degradation step is active", ("step",))
 VERSION_REQUESTS = Metric(
     MetricType.GAUGE, "chattts_version_requests", "recent requests of a version, as its roll-back counts them", ("version",)
 )
@@ -179,7 +180,7 @@ METRICS: tuple[Metric, ...] = (
     BREAKER, RETRIES, RESUMED, FAIL_OVERS, REPEATED_STEPS, INTERRUPTED, QUARANTINED, QUOTAS_UNSHARED, STORE_UNWRITABLE,
     JOBS_WITHOUT_DISK,
     CACHE, CACHED_STEPS, CACHE_BYTES, CACHE_EVICTIONS,
-    DEGRADATION_LEVEL,
+    DEGRADATION_LEVEL, DEGRADATION_STEP,
     VERSION_REQUESTS, VERSION_FAILED, VERSION_SHARE, VERSION_OUT, REPLICA_KINDS,
     ROLLBACKS,
     SLOTS, USABLE, RUNNING, WAITING, STEP, STEPS, SEGMENTS, QUEUE_WAIT, PREEMPTED, WASTED, KV_CACHE,

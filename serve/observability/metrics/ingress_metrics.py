@@ -6,7 +6,7 @@ Owns:  the metrics of one ingress replica
 Never: a client's text, ids or keys as tags
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from serve.observability.metrics.definitions import (
@@ -19,6 +19,7 @@ from serve.observability.metrics.definitions import (
     CHARACTERS,
     CONTINUOUS,
     DEGRADATION_LEVEL,
+    DEGRADATION_STEP,
     FAIL_OVERS,
     FIRST_AUDIO,
     IN_FLIGHT,
@@ -97,9 +98,11 @@ class IngressMetrics:
         """Sets how many bytes are held for clients that read slowly."""
         self._registry.set_gauge(UNREAD, size)
 
-    def set_degradation(self, level: int) -> None:
-        """Sets the number of active degradation steps."""
+    def set_degradation(self, steps: Sequence[str], level: int) -> None:
+        """Sets the number of active degradation steps, and which of all steps are."""
         self._registry.set_gauge(DEGRADATION_LEVEL, level)
+        for place, step in enumerate(steps):
+            self._registry.set_gauge(DEGRADATION_STEP, place < level, step=step)
 
     def set_policies(self, breakers: Iterable[Breaker], quarantine: Quarantine, rollout: Rollout) -> None:
         """Updates the metrics of breakers, quarantine and model versions."""

@@ -15,6 +15,7 @@ from pipeline.text.normalize.chinese import words_of
 from pipeline.text.say_as import KINDS, spoken_as
 from pipeline.text.segment import (
     LEAST_STEPS_OF_A_WORD,
+    SPOKEN,
     SegmentLimits,
     least_steps,
     letter_weight,
@@ -23,10 +24,11 @@ from pipeline.text.segment import (
     split,
 )
 from pipeline.text.speech_text import build_speech_text
-from pipeline.types import LexiconEntry, PronunciationKind, Segment, SpeechText, SynthesisRequest
+from pipeline.types import LexiconEntry, PronunciationKind, Segment, SegmentLength, SpeechText, SynthesisRequest
 from tests.support.effort import examples
 
 CONFIG = SegmentLimits(first_clause_chars=8, first_segment_chars=20, min_segment_chars=20, max_segment_chars=40)
+SHORTEST = SPOKEN.cut_to(SegmentLength.SHORTEST)
 TEXTS = st.lists(
     st.sampled_from(["hello", "a", "B", " ", ". ", ", ", "。", "，", "、", "你好", "世", ".", "\n", *sorted(CONTROL_TAGS)[:4]]),
     max_size=120,
@@ -78,6 +80,14 @@ def test_what_belongs_together_is_never_cut(text, drawn):
             assert not any(kept[0] < cut < kept[1] for found in ranges for cut in found), "a cut inside"
     assert squeezed("".join(text[slice(*found)] for found in ranges)) == squeezed(text)
     assert all(letter_weight(text[slice(*found)]) <= CONFIG.max_segment_chars for found in ranges)
+
+
+@given(TEXTS | st.text().map(neutralise), WHOLE)
+def test_the_shortest_pieces_lose_nothing_and_have_eight_characters_or_three_words(text, drawn):
+    text = " ".join(text.split())
+    found = [text[slice(*cut)] for cut in split(text, SHORTEST, whole=in_order(text, drawn))]
+    assert squeezed("".join(found)) == squeezed(text)
+    assert len(found) <= 1 or all(len(piece) >= 8 or len(piece.split()) >= 3 for piece in found)
 
 
 @given(st.text(alphabet="e\u0301\u0308\u200d\ufe0f👩🎓你 ", max_size=80))

@@ -23,7 +23,7 @@ from serve.config.policies import DegradeConfig
 from tests.support.effort import examples
 from tests.support.model_versions import V1, V2
 
-OTHERS = {"voices.yaml", "box.yaml"}  # no configuration, and one without deployments
+OTHERS = {"voices.yaml", "box.yaml", "edge.yaml"}  # no configuration, and two without deployments
 CONFIGS = sorted(path for path in (PROJECT / "configs").glob("*.yaml") if path.name not in OTHERS)
 DEV = (PROJECT / "configs/dev.yaml").read_text()
 DOCUMENTS = {path.name: parse_yaml(path.read_text()) for path in CONFIGS}

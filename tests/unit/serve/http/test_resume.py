@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pipeline.audio.formats import CONTAINERS
 from pipeline.errors import Draining, StoreUnavailable
 from pipeline.store.sqlite import SqliteStore
-from pipeline.types import CacheMode
+from pipeline.types import CacheMode, SegmentLength
 from serve.access.api_keys import Quota
 from serve.access.authentication import Authenticator
 from serve.access.caller import Caller
@@ -245,7 +245,7 @@ def test_another_body_or_json_does_not_go_on(replicas):
 
 def test_what_was_left_out_under_load_is_left_out_of_the_rest():
     class Loaded(Degrader):
-        def apply_to_body(self, body, *, seeded=False):
+        def apply_to_body(self, body, *, seeded=False, strict=False):
             return self.without(body, [DegradationStep.REFINE, DegradationStep.SEGMENTS, DegradationStep.FIRST_CHUNK])
 
     speaker = Speaker()
@@ -258,7 +258,7 @@ def test_what_was_left_out_under_load_is_left_out_of_the_rest():
         rest = resumed(calm, reply, 100, {"refine": True})
     assert rest.headers["X-Degraded"] == reply.headers["X-Degraded"]
     (request,) = speaker.requests
-    assert (request.refine, request.short_segments, request.scheduling.skipped_chunk_sizes) == (None, True, 2)
+    assert (request.refine, request.segment_length, request.scheduling.skipped_chunk_sizes) == (None, SegmentLength.HALF, 2)
     assert request.cache.mode is CacheMode.DEFAULT, "its seed is known: the cache may have it"
 
 
