@@ -66,7 +66,7 @@ class Replicas:
         """
         self.cold_starts = ColdStarts(handles, wake_limit_s)
         self.builds = Builds()
-        self._listened: dict[tuple[str, str], tuple[float, float]] = {}
+        self._listened: dict[tuple[str, ...], tuple[float, float]] = {}
         self._rollout = rollout
         self._handles = handles
         self._deployments = {"text": TEXT}  # stage -> the deployment that works for it
@@ -105,7 +105,7 @@ class Replicas:
             engine = version.pipeline.engine
             for reply in await ask_stats(self._handles[version.acoustic]):
                 fullness = max(fullness, reply["waiting"] / engine.max_waiting if engine.max_waiting else 0.0)
-                key = version.acoustic, reply["replica"]
+                key = version.acoustic, reply["replica"], reply["fingerprint"]  # one that was swapped counts anew
                 total = reply["listened_s"], reply["listened_rounds"] * engine.steps_per_round / STEPS_PER_SECOND
                 self._listened[key] = total
                 took_s, audio_s = (now - then for now, then in zip(total, before.get(key, total), strict=True))
