@@ -150,7 +150,7 @@ class BoxAgent:
             "failed": self._folder.failed,
             "problem": self._problem,
             "went_back": self._went_back,
-            "rtf": round(max(rtf, self._swap.rtf or 0.0), 3) or None,
+            "rtf": round(rtf, 3) or None,
             "waiting": engine.get("waiting", 0),
             "degrade": health["degrade"],
             "memory_mib": memory.total >> 20,

@@ -24,6 +24,7 @@ LOG = logging.getLogger("ray.serve.chattts")
 TARGET, STATE = "chattts/boxes/{}/target", "chattts/boxes/{}/state"
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 TLS_FILES: tuple[Option, ...] = ("ca_certs", "certfile", "keyfile")
+MOST_PACKET_BYTES = MOST_MESSAGE_BYTES + 1024
 MOST_QUEUED = 1000  # messages; a broker that sends more than can be read loses them
 ANSWER_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
@@ -31,12 +32,12 @@ LASTED_S = 30.0  # a connection that was there for so long was a good one
 
 
 def client_of(config: EdgeConfig, will: aiomqtt.Will | None = None) -> aiomqtt.Client:
-    """Returns a client, not yet connected. The broker may send it messages of up to MOST_MESSAGE_BYTES and a head."""
+    """Returns a client, not yet connected."""
     parts = urlsplit(config.broker or "")
     properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-    properties.MaximumPacketSize = MOST_MESSAGE_BYTES + 1024
+    properties.MaximumPacketSize = MOST_PACKET_BYTES
     ca_certs, certfile, keyfile = (str(config.options[name]) if name in config.options else None for name in TLS_FILES)
-    return aiomqtt.Client(
+    client = aiomqtt.Client(
         parts.hostname or "",
         parts.port or PORTS[parts.scheme],
         username=unquote(parts.username) if parts.username else None,
@@ -50,6 +51,15 @@ def client_of(config: EdgeConfig, will: aiomqtt.Will | None = None) -> aiomqtt.C
         properties=properties,
         tls_params=aiomqtt.TLSParameters(ca_certs, certfile, keyfile) if parts.scheme == "mqtts" else None,
     )
+    receive = client._client._sock_recv
+
+    def bounded(size: int) -> bytes:
+        if size > MOST_PACKET_BYTES:  # paho keeps whatever length a broker announces, up to 256 MiB
+            raise ConnectionError(f"a packet of {size} bytes, where {MOST_PACKET_BYTES} were allowed")
+        return receive(size)
+
+    client._client._sock_recv = bounded  # type: ignore[method-assign]
+    return client
 
 
 async def stay_connected(
@@ -58,13 +68,15 @@ async def stay_connected(
     """Connects, and calls `serve`, which returns when the connection is lost; again and again, until cancelled."""
     failures, loop = 0, asyncio.get_running_loop()
     while True:
-        began = loop.time()
+        began, client = loop.time(), client_of(config, will)
         try:
-            async with client_of(config, will) as client:
+            async with client:
                 await serve(client)
         except Exception as error:  # whatever a broker can bring about
             failures = 1 if loop.time() - began > LASTED_S else failures + 1
             if failures == 1 or not isinstance(error, aiomqtt.MqttError | OSError):
                 LOG.warning("edge: no broker (%s: %s)", type(error).__name__, error)
+        finally:
+            client._client._sock_close()  # which aiomqtt leaves open where the broker has not answered in time
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures, 16))
         await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # not all boxes at once

@@ -27,6 +27,7 @@ from serve.config.edge import BOX_NAME
 from serve.edge.broker_link import STATE, TARGET, stay_connected
 from serve.edge.fleet import BoxState, choose, read_fleet, read_variants
 from serve.edge.signed_manifest import Manifest, canonical, read_private_key, sign
+from serve.http import uvicorn_protocols
 
 LOG = logging.getLogger("ray.serve.chattts")
 
@@ -72,6 +73,7 @@ class Center:
 
     async def run(self) -> None:
         """Serves until a signal ends it."""
+        uvicorn_protocols.install()
         config = uvicorn.Config(
             self.app(),
             host=self.fleet.host,

@@ -22,8 +22,8 @@ from pipeline.types import Head, Prompt, SamplingParams, Segment
 PROBE_STEPS = 64  # 1.4 s of audio
 PROBE_LIMIT_S = 30.0
 PROBES, PROBE_PERIOD_S = 6, 10.0  # of a trial
-DECIDING = 3  # the last probes of a trial, whose median decides: first ones run beside requests of the old stage
-SLOW = 0.8  # real-time factor above which streams are about to stop
+DECIDING = 3  # the last probes of a trial, whose median decides: the first run beside requests of the old stage
+SLOW = 1.0  # real-time factor above which streams stop
 MARGIN = 1.1
 IDLE_PERIOD_S = 0.2
 LONGEST_REQUEST_S = 7200.0  # the greatest limits.total_timeout_s
@@ -49,8 +49,6 @@ class StageSwap:
     def __init__(self, handle: SwappableHandle, *, period_s: float = PROBE_PERIOD_S) -> None:
         self._handle, self._period_s = handle, period_s
         self._retiring: asyncio.Task[None] | None = None
-        self.rtf: float | None = None
-        """of the stage in service, as the latest probe measured it"""
 
     async def to(self, load: Callable[[], Awaitable[Any]]) -> None:
         """Loads a stage, directs new requests to it and tries it. The old one is closed when its last request has ended.
@@ -66,26 +64,26 @@ class StageSwap:
             new = await load()
             if await new.traits() != await old.traits():
                 raise WentBack("its chunks have other sizes, which the service reads once")
-            self._judge([await self._probe(new)], before)
+            self._judge([await self._probe(new)], [before])
             self._handle.stage = new
             factors = []
             for _ in range(PROBES):
                 await asyncio.sleep(self._period_s)
                 new.check_health()
                 factors.append(await self._probe(new))
-            self._judge(factors[-DECIDING:], before)
-            self.rtf = factors[-1]
+            self._judge(factors[-DECIDING:], [before, await self._probe(old)])  # the load may have changed
         except Exception as error:
-            self._handle.stage, self.rtf = old, before
+            self._handle.stage = old
             if new is not None:
                 self._retire(new)
             raise WentBack(f"{type(error).__name__}: {error}" if not isinstance(error, WentBack) else str(error)) from error
         self._retire(old)
 
-    def _judge(self, factors: list[float | None], before: float | None) -> None:
+    def _judge(self, factors: list[float | None], others: list[float | None]) -> None:
         known = [factor for factor in factors if factor is not None]
-        if known and median(known) > max(SLOW, MARGIN * (before or 0.0)):
-            raise WentBack(f"a second of audio takes {median(known):.2f} s with it, and has taken {before or 0.0:.2f} s before")
+        before = max((factor for factor in others if factor is not None), default=0.0)
+        if known and median(known) > max(SLOW, MARGIN * before):
+            raise WentBack(f"a second of audio takes {median(known):.2f} s with it, and {before:.2f} s without")
 
     def _retire(self, stage: Any) -> None:
         async def close() -> None:

@@ -3,16 +3,18 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import aiomqtt
+import psutil
 import pytest
 import requests
 
 from pipeline.errors import NonFiniteOutput
-from serve.edge import box_folder
+from serve.commands.operate.run_center import write_keys
+from serve.edge import box_folder, broker_link
 from serve.edge.broker_link import STATE, TARGET
 from serve.edge.signed_manifest import read_private_key, sign
 from tests.e2e.test_one_process import LONG, Box
@@ -125,6 +127,49 @@ async def test_what_a_hostile_broker_sends_changes_nothing(broker: Mosquitto, tm
         assert (await state_of(broker, "b1"))["online"]
     assert box.runs == "shipped"
     assert box.loaded == []
+
+
+ENDLESS = 24 << 20
+CONNACK = bytes([0x20, 3, 0, 0, 0])
+PACKETS = [
+    b"\xff" * 4096,
+    b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    CONNACK + b"\x30\xff\xff\xff\x7f",  # a message of 256 MiB
+    CONNACK + b"\x30\x05\x00\xff\x41\x42\x43",  # a topic longer than its message
+    CONNACK + b"\x30\x06\x00\x02\xff\xfe\x00\x41",  # a topic that is no text
+    CONNACK + b"\x90\x00" + b"\x00" * 100,
+    CONNACK[:3],
+]
+
+
+async def test_a_broker_that_breaks_the_protocol_is_left_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(broker_link, "LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(broker_link, "ANSWER_S", 0.5)
+    calls: list[int] = []
+    """bytes that were sent in each"""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        number = len(calls)
+        calls.append(0)
+        with suppress(ConnectionError):
+            writer.write(PACKETS[number % len(PACKETS)])
+            while calls[number] < ENDLESS and not reader.at_eof():
+                writer.write(bytes(1 << 16))
+                await writer.drain()
+                calls[number] += 1 << 16
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    write_keys(tmp_path / "k")
+    box = NullBox(tmp_path, f"mqtt://127.0.0.1:{server.sockets[0].getsockname()[1]}", tmp_path / "k")
+    async with running(box):
+        await until(lambda: len(calls) > len(PACKETS))
+        opened = psutil.Process().num_fds()
+        await until(lambda: len(calls) > 4 * len(PACKETS))
+        await until(lambda: psutil.Process().num_fds() <= opened)
+    assert max(calls) < ENDLESS, "the box reads none of them to its end"
+    server.close()
 
 
 async def test_a_box_goes_back_and_its_center_offers_no_more_than_it_bears(broker: Mosquitto, tmp_path: Path):
