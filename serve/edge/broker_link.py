@@ -58,7 +58,7 @@ def client_of(config: EdgeConfig, will: aiomqtt.Will | None = None) -> aiomqtt.C
             raise ConnectionError(f"a packet of {size} bytes, where {MOST_PACKET_BYTES} were allowed")
         return receive(size)
 
-    client._client._sock_recv = bounded  # type: ignore[method-assign]
+    client._client._sock_recv = bounded  # type: ignore[assignment, method-assign]
     return client
 
 
