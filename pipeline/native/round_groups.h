@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "product_groups.h"
+#include "team.h"
 
 namespace {
 
@@ -72,16 +73,17 @@ inline float best_scale(const float* weights) {
 
 // Rounds groups [0, count) of 32 weights.
 inline void round_groups(const float* weights, int64_t count, int threads, uint8_t* codes, uint16_t* scales) {
-#pragma omp parallel for num_threads(threads)
-    for (int64_t group = 0; group < count; group++) {
-        const float* const w = weights + group * GROUP_INPUTS;
-        const float scale = best_scale(w);
-        uint32_t bits;
-        std::memcpy(&bits, &scale, sizeof(bits));
-        scales[group] = static_cast<uint16_t>(bits >> 16);
-        for (int i = 0; i < GROUP_INPUTS; i += LANES)
-            store_bytes(reinterpret_cast<int8_t*>(codes) + group * GROUP_INPUTS + i, integers(leveled<true>(load(w + i) * all(1.0f / scale))));
-    }
+    Crew::run(threads, [&](int64_t me, int64_t size) {
+        for (int64_t group = count * me / size; group < count * (me + 1) / size; group++) {
+            const float* const w = weights + group * GROUP_INPUTS;
+            const float scale = best_scale(w);
+            uint32_t bits;
+            std::memcpy(&bits, &scale, sizeof(bits));
+            scales[group] = static_cast<uint16_t>(bits >> 16);
+            for (int i = 0; i < GROUP_INPUTS; i += LANES)
+                store_bytes(reinterpret_cast<int8_t*>(codes) + group * GROUP_INPUTS + i, integers(leveled<true>(load(w + i) * all(1.0f / scale))));
+        }
+    });
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 // share out outputs, never the terms of a sum. Positions of one prompt are rows like any others: keys and values of all
 // rows are written, and rounded, before the first one looks at them.
 
-#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
@@ -477,11 +476,10 @@ extern "C" void round_weights(const float* weights, int64_t groups, int64_t thre
 extern "C" void advance(const Model* model, const Rows* rows, const Cache* cache, const float* in, float* out) {
     std::memcpy(model->x, in, rows->count * model->width * sizeof(float));
     reset(*model);
-#pragma omp parallel num_threads(model->threads)
-    {
-        Team team(model->counts);
+    Crew::run(model->threads, [&](int64_t me, int64_t size) {
+        Team team(me, size, model->counts);
         run_layers(team, *model, *rows, *cache, out, nullptr);
-    }
+    });
 }
 
 // One step of every active slot: draw, feed back, advance. `number`: of the step within its round.
@@ -508,9 +506,8 @@ extern "C" void step(const Model* model, const Head (*heads)[2], const Slots* al
         return outcome(slots.drawn + row * BOOKS, head_of(row).books, slots.eos[slot_of[row]]);
     };
     reset(*model);
-#pragma omp parallel num_threads(model->threads)
-    {
-        Team team(model->counts);
+    Crew::run(model->threads, [&](int64_t me, int64_t size) {
+        Team team(me, size, model->counts);
         // 2) logits and draws
         score(team, code, states, codes, width);
         score(team, text, states + codes * width, count - codes, width);
@@ -529,7 +526,7 @@ extern "C" void step(const Model* model, const Head (*heads)[2], const Slots* al
         });
         // 4) the layers
         if (movers) run_layers(team, *model, Rows{movers, moved, positions}, *cache, slots.hidden, moved);
-    }
+    });
     // 5) advance the slots that made the step
     std::memset(slots.out_emitted + number * slots.count, 0, slots.count * sizeof(bool));
     for (int64_t row = 0; row < count; row++) {

@@ -16,7 +16,6 @@
 //    |------- state, zeros before frame 0 -----|------- new -------|. . zeros, after the end of the utterance
 //    '---- before ---------|---- after --------'
 
-#include <omp.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -210,8 +209,7 @@ void overlap(const float* x, const float* squares, bool exists[4], float* out) {
 }
 
 // Runs up to PASS frames through all stages; every thread calls it. Returns the end of the samples.
-float* pass(const Network& network, const Call& call, int64_t seen, const float* frames, int64_t count, bool ended, float* samples) {
-    Team team(network.counts);
+float* pass(Team& team, const Network& network, const Call& call, int64_t seen, const float* frames, int64_t count, bool ended, float* samples) {
 #ifdef __AMX_TILE__
     std::optional<Tiles> tiles;
     if (network.tiles) tiles.emplace();
@@ -331,11 +329,11 @@ extern "C" int64_t decode(const Network* network, const Call* call) {
         const bool ended = call->ended && from + count == call->count;
         std::memset(static_cast<void*>(network->counts), 0, sizeof(Count) * PHASES * (network->count + 1) * (call->threads + 1));
         float* reached = end;
-#pragma omp parallel num_threads(call->threads)
-        {
-            float* const own = pass(*network, *call, call->seen + from, call->frames + from * network->stages[0].channels, count, ended, end);
-            if (omp_get_thread_num() == 0) reached = own;
-        }
+        Crew::run(call->threads, [&](int64_t me, int64_t size) {
+            Team team(me, size, network->counts);
+            float* const own = pass(team, *network, *call, call->seen + from, call->frames + from * network->stages[0].channels, count, ended, end);
+            if (me == 0) reached = own;
+        });
         end = reached;
         from += count;
     } while (from < call->count);

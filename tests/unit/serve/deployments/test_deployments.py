@@ -153,7 +153,7 @@ async def test_a_replica_that_stops_leaves_nothing_open(own_redis: RedisServer, 
         await until(lambda: len(client.client_list()) == 1)
     (file,) = (tmp_path / "traces").iterdir()
     assert '"speech"' in file.read_text(), "what ended last is exported too"
-    replica.check_health()
+    await replica.check_health()
 
 
 @pytest.mark.parametrize("kind", [TextStage, AcousticStage, VocoderStage])
