@@ -28,12 +28,15 @@ class LocalHandle:
 
     def is_used(self, stage: Any) -> bool:
         """True while a request that has begun with a stage goes on."""
-        return self._calls[stage] > 0 or any(other is stage for other in self._begun.values())
+        for request in [request for request in self._begun if request.has_ended]:
+            del self._begun[request]
+        return self._calls[stage] > 0 or any(begun is stage for begun in self._begun.values())
 
     @contextmanager
     def _call(self) -> Iterator[Any]:
         request = CURRENT_REQUEST.get()
-        stage = self.stage if request is None else self._begun.setdefault(request, self.stage)
+        in_progress = request is not None and not request.has_ended  # tasks inherit requests of tasks that started them
+        stage = self._begun.setdefault(request, self.stage) if in_progress else self.stage
         self._calls[stage] += 1
         try:
             yield stage

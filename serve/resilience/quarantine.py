@@ -31,6 +31,7 @@ class TrackedRequest:
     def __init__(self, quarantine: "Quarantine", digest: bytes) -> None:
         self._quarantine = quarantine
         self._digest = digest
+        self.has_ended = False
 
     def record_death(self, replica: str, stage: str, began: float) -> None:
         """Records that a call, begun at `began` [s], failed because its replica died."""
@@ -43,7 +44,7 @@ class TrackedRequest:
 
 
 CURRENT_REQUEST: ContextVar[TrackedRequest | None] = ContextVar("chattts_current_request", default=None)
-"""the request that the running task works for"""
+"""the request that the running task works for, or the one that it has worked for"""
 
 
 class Quarantine:
@@ -115,10 +116,12 @@ class Quarantine:
             if self._retried_alone is not None:
                 raise AtCapacity("requests that may end a replica are retried one at a time", retry_after_s=1.0)
             self._retried_alone = digest
+        tracked = TrackedRequest(self, digest)
         try:
-            yield TrackedRequest(self, digest)
+            yield tracked
             self._deaths.clear(digest)
         finally:
+            tracked.has_ended = True
             if is_alone:
                 self._retried_alone = None
 

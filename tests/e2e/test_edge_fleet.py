@@ -233,3 +233,19 @@ def test_a_stream_that_runs_is_not_touched_by_a_swap(broker: Mosquitto, tmp_path
             assert box.speak(**LONG).content == swapped.content
     finally:
         center.kill()
+
+
+@pytest.mark.nightly
+def test_what_a_swap_has_taken_is_given_back_after_its_trial(broker: Mosquitto, tmp_path: Path, home: Path):
+    center = Center(tmp_path, broker.url, demo=True)
+    try:
+        with short_folder() as folder, Fleet(home, folder, broker, center) as box:
+            process, before = psutil.Process(box.pid), fingerprint(box)
+            wait_until(lambda: fingerprint(box) != before)
+            assert box.speak().status_code == 200
+            threads = process.num_threads()
+            box.of.wait_for("edge: light serves")
+            wait_until(lambda: process.num_threads() < threads)
+            assert box.speak().status_code == 200
+    finally:
+        center.kill()

@@ -262,9 +262,16 @@ async def test_requests_end_with_the_stage_they_began_with(handle: LocalHandle):
     assert not speaking.done()
     assert not old.is_closed
     assert await speaking == {1}
-    del speaking
     await until(lambda: old.is_closed)
     assert not new.is_closed
+
+
+async def test_a_request_that_has_ended_holds_no_stage_whatever_its_task_has_begun(handle: LocalHandle):
+    old, new = handle.stage, NullStage(2)
+    assert await spoken(handle) == {1}  # in this task, whose context keeps the request
+    await StageSwap(handle, period_s=0.0).to(loading(new))
+    assert await handle.ask("traits") is new.traits_of
+    await until(lambda: old.is_closed)
 
 
 @pytest.mark.parametrize(
