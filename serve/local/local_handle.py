@@ -35,8 +35,10 @@ class LocalHandle:
     @contextmanager
     def _call(self) -> Iterator[Any]:
         request = CURRENT_REQUEST.get()
-        in_progress = request is not None and not request.has_ended  # tasks inherit requests of tasks that started them
-        stage = self._begun.setdefault(request, self.stage) if in_progress else self.stage
+        if request is None or request.has_ended:  # tasks inherit the request of the task that has started them
+            stage = self.stage
+        else:
+            stage = self._begun.setdefault(request, self.stage)
         self._calls[stage] += 1
         try:
             yield stage
