@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pipeline.spec import REACH_STEPS
+from pipeline.spec import REACH_STEPS, VocoderSize
 
 
 class StrictModel(BaseModel):
@@ -164,6 +164,11 @@ class VocoderConfig(StrictModel):
     )
     threads: int | None = Field(None, ge=1, le=256, description="CPU threads of the vocoder; null: torch decides")
     use_decoder: bool = Field(True, description="true: decodes hidden states; false: codes, through the DVAE, faster")
+    size: VocoderSize = Field(
+        "full",
+        description="full: the checkpoint's vocoder; small: a smaller one that was learned from it, in asset/small/, for less "
+        "computing and memory; affects the bits of the audio",
+    )
     rows: int = Field(1, ge=1, le=64, description="windows per call; affects the bits of the audio on a CPU")
     matmul: Literal["float32", "tf32"] = Field(
         "float32", description="matrix products on a GPU: float32, or tf32 on tensor cores with 10 bits of mantissa"
@@ -192,6 +197,12 @@ class VocoderConfig(StrictModel):
     def _incremental_is_exact_on_a_cpu(self) -> "VocoderConfig":
         if self.method == "incremental" and not self.allows_incremental:
             raise ValueError(f"method incremental needs device cpu, not {self.device}; method windows takes any")
+        return self
+
+    @model_validator(mode="after")
+    def _small_decodes_hidden_states(self) -> "VocoderConfig":
+        if self.size == "small" and not self.use_decoder:
+            raise ValueError("size small is for use_decoder true: there is no small vocoder for codes")
         return self
 
 

@@ -3,6 +3,9 @@
 Dimensions that differ between checkpoints are read from the files by pipeline/checkpoint/weights.py.
 """
 
+from typing import Literal
+
+VocoderSize = Literal["full", "small"]
 CODEBOOKS = 4  # parallel quantiser streams (upstream's num_vq)
 CODE_BITS = 10  # a codebook has at most 1024 entries; ChatTTS's have 626
 TEXT_TOKEN_BITS = 16

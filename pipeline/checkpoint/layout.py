@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pipeline.spec import FFT_SIZE, MEL_BANDS
+from pipeline.spec import FFT_SIZE, MEL_BANDS, VocoderSize
 
 GPT_CONFIG_FILE = "asset/gpt/config.json"
 GPT_FILE = "asset/gpt/model.safetensors"
@@ -27,6 +27,8 @@ SPECIAL_TOKENS_FILE = "asset/tokenizer/special_tokens_map.json"
 SPEAKERS_FILE = "asset/speaker_stat.npy"
 CAPABILITIES_FILE = "asset/taught.json"
 PRONUNCIATION_FILE = "asset/pronunciation.txt"
+# A smaller mel decoder and Vocos that were learned from those above (scripts/distill_vocoder.py), in their layout.
+SMALL_FILES = ("asset/small/Decoder.safetensors", "asset/small/Vocos.safetensors")
 MANIFEST_FILE = "SHA256SUMS"  # at the root, in the format of sha256sum
 
 FILES = (
@@ -53,6 +55,7 @@ KERNEL = 7  # frames of a ConvNeXt convolution
 DILATION = 2  # of the mel decoder's and the encoder's depthwise convolutions; not stored in a checkpoint
 
 Shapes = dict[str, tuple[int, ...]]
+VOCODER_FILES: dict[VocoderSize, tuple[str, str]] = {"full": (MEL_DECODER_FILE, VOCOS_FILE), "small": SMALL_FILES}
 Stored = TypeVar("Stored")
 
 
@@ -65,6 +68,8 @@ class ConvStack:
     hidden: int
     outputs: int
     layers: int
+    mlp_width: int | None = None
+    """of a ConvNeXt layer; None: upstream's, four times its own"""
 
 
 def gpt_shapes(*, layers: int, width: int, attention_width: int, mlp_width: int) -> Shapes:
@@ -163,7 +168,7 @@ def _conv_stack_shapes(prefix: str, stack: ConvStack) -> Shapes:
     }
     for layer in range(stack.layers):
         at = f"{prefix}.decoder_block.{layer}"
-        shapes |= {f"{at}.weight": (stack.hidden,), **_convnext_shapes(at, stack.hidden, 4 * stack.hidden)}
+        shapes |= {f"{at}.weight": (stack.hidden,), **_convnext_shapes(at, stack.hidden, stack.mlp_width or 4 * stack.hidden)}
     return shapes
 
 

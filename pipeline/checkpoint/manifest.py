@@ -9,7 +9,7 @@ import hashlib
 import string
 from pathlib import Path
 
-from pipeline.checkpoint.layout import FILES, MANIFEST_FILE, NEEDED_FILES
+from pipeline.checkpoint.layout import FILES, MANIFEST_FILE, NEEDED_FILES, SMALL_FILES
 from pipeline.errors import CheckpointError
 
 
@@ -72,7 +72,7 @@ def verify_files(root: Path) -> tuple[str, ...]:
         CheckpointError: a needed file is missing, or a file is not listed or has another hash.
     """
     manifest = read_manifest(root)
-    present = [file for file in FILES if (root / file).is_file()]
+    present = [file for file in (*FILES, *SMALL_FILES) if (root / file).is_file()]
     promised = [*NEEDED_FILES, *(manifest or {})]
     for file in promised:
         if not (root / file).is_file():

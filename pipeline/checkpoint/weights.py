@@ -26,8 +26,8 @@ from pipeline.checkpoint.layout import (
     EMBED_FILE,
     GPT_CONFIG_FILE,
     GPT_FILE,
-    MEL_DECODER_FILE,
-    VOCOS_FILE,
+    SMALL_FILES,
+    VOCODER_FILES,
     VQ_GROUPS,
     ConvStack,
     Shapes,
@@ -39,7 +39,7 @@ from pipeline.checkpoint.layout import (
 )
 from pipeline.checkpoint.manifest import read_verified
 from pipeline.errors import CheckpointError
-from pipeline.spec import CODE_BITS, CODEBOOKS, MEL_FRAMES_PER_STEP, TEXT_TOKEN_BITS
+from pipeline.spec import CODE_BITS, CODEBOOKS, MEL_FRAMES_PER_STEP, TEXT_TOKEN_BITS, VocoderSize
 
 Tensors = dict[str, NDArray[np.float32]]
 
@@ -85,17 +85,27 @@ class Checkpoint:
         """Returns embeddings and heads of text and codes; heads as weight-norm pairs `parametrizations.weight.original0/1`."""
         return _checked(self.root, EMBED_FILE, _embed_shapes(self.gpt_spec))
 
-    def mel_decoder(self) -> Tensors:
+    def mel_decoder(self, size: VocoderSize = "full") -> Tensors:
         """Returns the part that turns hidden states into mel frames (upstream's Decoder)."""
-        stored = _read(self.root, MEL_DECODER_FILE)
-        stack = _conv_stack(stored.shapes, "decoder", self.root / MEL_DECODER_FILE)
+        file, _ = self.vocoder_files(size)
+        stored = _read(self.root, file)
+        stack = _conv_stack(stored.shapes, "decoder", self.root / file, free_mlp=size == "small")
         expected = self.gpt_spec.width / MEL_FRAMES_PER_STEP
         if stack.inputs != expected:
             raise CheckpointError(
-                f"{self.root / MEL_DECODER_FILE}: takes {stack.inputs} channels, but the GPT's width {self.gpt_spec.width} "
+                f"{self.root / file}: takes {stack.inputs} channels, but the GPT's width {self.gpt_spec.width} "
                 f"over {MEL_FRAMES_PER_STEP} frames per step gives {expected:g}; the files are not of one checkpoint: {REMEDY}"
             )
         return stored.floats(mel_decoder_shapes(stack))
+
+    def vocoder_files(self, size: VocoderSize) -> tuple[str, str]:
+        """Returns the files of the mel decoder and of Vocos."""
+        if size == "small" and (missing := [file for file in SMALL_FILES if not (self.root / file).is_file()]):
+            raise CheckpointError(
+                f"{self.root} has no small vocoder: {' and '.join(missing)} missing; set pipeline.vocoder.size to full, or "
+                "learn a small one: python -m scripts.distill_vocoder"
+            )
+        return VOCODER_FILES[size]
 
     def dvae(self) -> Tensors:
         """Returns the part that turns recordings into codes, and codes into mel frames."""
@@ -114,10 +124,11 @@ class Checkpoint:
             )
         return stored.floats(dvae_shapes(encoder=encoder, decoder=decoder))
 
-    def vocos(self) -> Tensors:
+    def vocos(self, size: VocoderSize = "full") -> Tensors:
         """Returns the part that turns mel frames into the waveform."""
-        path = self.root / VOCOS_FILE
-        stored = _read(self.root, VOCOS_FILE)
+        _, file = self.vocoder_files(size)
+        path = self.root / file
+        stored = _read(self.root, file)
         width, *_ = _shape(stored.shapes, "backbone.embed.weight", 3, path)
         mlp_width, _ = _shape(stored.shapes, "backbone.convnext.0.pwconv1.weight", 2, path)
         layers = _num_layers(stored.shapes, "backbone.convnext")
@@ -240,11 +251,12 @@ def _damaged(path: Path, error: Exception) -> CheckpointError:
     )
 
 
-def _conv_stack(shapes: Mapping[str, tuple[int, ...]], prefix: str, path: Path) -> ConvStack:
+def _conv_stack(shapes: Mapping[str, tuple[int, ...]], prefix: str, path: Path, *, free_mlp: bool = False) -> ConvStack:
     bottleneck, inputs, _ = _shape(shapes, f"{prefix}.conv_in.0.weight", 3, path)
     outputs, hidden, _ = _shape(shapes, f"{prefix}.conv_out.weight", 3, path)
     layers = _num_layers(shapes, f"{prefix}.decoder_block")
-    return ConvStack(inputs=inputs, bottleneck=bottleneck, hidden=hidden, outputs=outputs, layers=layers)
+    mlp_width = _shape(shapes, f"{prefix}.decoder_block.0.pwconv1.weight", 2, path)[0] if free_mlp else None
+    return ConvStack(inputs, bottleneck, hidden, outputs, layers, mlp_width)
 
 
 def _shape(actual: Mapping[str, tuple[int, ...]], name: str, axes: int, path: Path) -> tuple[int, ...]:

@@ -14,10 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pipeline.checkpoint.manifest import file_sha256
 from pipeline.config import StrictModel
 from pipeline.errors import ConfigError
+from pipeline.spec import VocoderSize
 from pipeline.yaml_loader import parse_yaml
 from serve.config.edge import EdgeConfig
 from serve.config.messages import explain
-from serve.edge.signed_manifest import ALLOWED_FILES, MOST_SERIAL, FileEntry, Name, Url, Variant, VocoderSize, Weights
+from serve.edge.signed_manifest import ALLOWED_FILES, MOST_SERIAL, FileEntry, Name, Url, Variant, Weights
 
 HEADROOM = 0.5  # a heavier variant is slower: a box gets it while its factor is below this share of the row's
 

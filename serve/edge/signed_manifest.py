@@ -18,21 +18,26 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from pipeline.checkpoint.layout import CAPABILITIES_FILE, FILES, PRONUNCIATION_FILE, SPEAKERS_FILE
+from pipeline.checkpoint.layout import (
+    CAPABILITIES_FILE,
+    FILES,
+    PRONUNCIATION_FILE,
+    SMALL_FILES,
+    SPEAKERS_FILE,
+)
 from pipeline.config import PipelineConfig, StrictModel
 from pipeline.errors import ConfigError
+from pipeline.spec import VocoderSize
 from serve.config.edge import BOX_NAME
 
 CONTEXT = b"chattts manifest 1\n"  # signed too, so that a signature means nothing else
 MOST_MESSAGE_BYTES = 64 << 10
 MOST_FILE_BYTES = 4 << 30
 MOST_SERIAL = 1 << 53
-SMALL_FILES = ("asset/small/Decoder.safetensors", "asset/small/Vocos.safetensors")
 ALLOWED_FILES = frozenset({*FILES, SPEAKERS_FILE, CAPABILITIES_FILE, PRONUNCIATION_FILE, *SMALL_FILES})
 Name = Annotated[str, Field(pattern=BOX_NAME)]
 Url = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+$", max_length=300)]
 Weights = Literal["bf16", "int8", "int4"]
-VocoderSize = Literal["full", "small"]
 SIZES: dict[VocoderSize, dict[str, str]] = {"full": {}, "small": {"size": "small"}}
 
 

@@ -123,7 +123,8 @@ def pack_weights(config: VocoderConfig, checkpoint: Checkpoint, *, tiles: bool) 
     Raises:
         NativeUnavailable: incremental.cpp cannot compute a model of these dimensions.
     """
-    mel, vocos = checkpoint.mel_decoder() if config.use_decoder else checkpoint.dvae(), checkpoint.vocos()
+    mel = checkpoint.mel_decoder(config.size) if config.use_decoder else checkpoint.dvae()
+    vocos = checkpoint.vocos(config.size)
     tables = () if config.use_decoder else code_tables(mel)
     # The padded copies are at most this much larger than the tensors.
     packer = _Packer(2 * sum(tensor.nbytes for part in (mel, vocos) for tensor in part.values()) + SPARE_BYTES, tiles=tiles)

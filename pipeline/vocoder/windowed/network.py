@@ -187,9 +187,9 @@ def build_network(config: VocoderConfig, checkpoint: Checkpoint) -> Network:
     def placed(tensors: Tensors) -> dict[str, Tensor]:
         return {name: tensor.to(config.device) for name, tensor in in_torch(tensors).items()}
 
-    vocos = Vocos(placed(checkpoint.vocos()))
+    vocos = Vocos(placed(checkpoint.vocos(config.size)))
     if config.use_decoder:
-        return Network(MelDecoder(placed(checkpoint.mel_decoder())), vocos)
+        return Network(MelDecoder(placed(checkpoint.mel_decoder(config.size))), vocos)
     dvae = placed(checkpoint.dvae())
     return Network(MelDecoder(dvae), vocos, CodeEmbedding(dvae))
 

@@ -1,6 +1,7 @@
 """The incremental vocoder: torch's numbers, and bits that do not depend on how an utterance was cut."""
 
 import asyncio
+import shutil
 from functools import cache
 
 import numpy as np
@@ -9,10 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.checkpoint.layout import SMALL_FILES
 from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.config import VocoderConfig
-from pipeline.errors import ConfigError, EngineDead, EngineFault
+from pipeline.errors import CheckpointError, ConfigError, EngineDead, EngineFault
 from pipeline.native import compiler, instructions
 from pipeline.native.instructions import Instructions, usable
 from pipeline.paths import cache_home
@@ -22,10 +24,12 @@ from pipeline.vocoder.incremental.incremental_network import PASS, IncrementalVo
 from pipeline.vocoder.incremental.vocoder_packing import inverse_transform
 from pipeline.vocoder.strategies import make_strategy
 from pipeline.vocoder.vocoder import Vocoder
+from pipeline.vocoder.vocoder_fingerprint import vocoder_fingerprint
 from pipeline.vocoder.windowed.network import build_network
 from tests.support.effort import examples
 from tests.support.machine import needs_instructions, needs_native
 from tests.support.reference_vocoder import decode_whole
+from tests.support.small_vocoder import with_small_vocoder
 
 LONG = PASS + 30  # steps: more than two passes of frames
 IN_VECTORS, IN_TILES = 5e-6, 3e-5  # largest errors, against torch's float32; in tiles an input has 16 bits, and so has a weight
@@ -79,6 +83,34 @@ def test_the_numbers_are_those_of_the_whole_utterance_in_torch(use_decoder, inst
             IN_TILES if instructions is Instructions.AMX else IN_VECTORS
         )
         assert np.abs(samples).max() > 0.1
+
+
+@needs_native
+@pytest.mark.parametrize("instructions", ARITHMETICS)
+def test_a_small_vocoder_of_other_widths_decodes_as_in_torch(instructions, demo_root, tmp_path):
+    root, small = with_small_vocoder(demo_root, tmp_path / "small"), VocoderConfig(size="small")
+    checkpoint, rows = open_checkpoint(root), make_rows(60, use_decoder=True)
+    native = IncrementalVocoder(small, checkpoint, instructions=instructions)
+    expected = decode_whole(build_network(small, checkpoint), rows)
+    samples = in_calls(native, rows, [5, 0, 31])
+    assert np.abs(samples - expected).max() <= (IN_TILES if instructions is Instructions.AMX else IN_VECTORS)
+    assert np.abs(expected).max() > 0.05
+    assert not np.allclose(expected, decode_whole(build_network(VocoderConfig(), checkpoint), rows))
+
+
+def test_a_checkpoint_without_a_small_vocoder_says_what_to_do(demo_root, tmp_path):
+    small = VocoderConfig(size="small")
+    for decode in (build_network, vocoder_fingerprint):
+        with pytest.raises(CheckpointError, match=r"set pipeline\.vocoder\.size to full, or learn a small one"):
+            decode(small, demo())
+    checkpoint = open_checkpoint(with_small_vocoder(demo_root, tmp_path / "small"))
+    before = vocoder_fingerprint(small, checkpoint), vocoder_fingerprint(VocoderConfig(), checkpoint)
+    shutil.copy(checkpoint.root / SMALL_FILES[1], checkpoint.root / SMALL_FILES[0])
+    after = vocoder_fingerprint(small, checkpoint), vocoder_fingerprint(VocoderConfig(), checkpoint)
+    assert before[0] not in (before[1], after[0])
+    assert before[1] == after[1], "the full vocoder's audio keeps its name"
+    with pytest.raises(ValueError, match="no small vocoder for codes"):
+        VocoderConfig(size="small", use_decoder=False)
 
 
 @needs_native
