@@ -19,7 +19,7 @@ INSTALL := $(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL="$(TORCH_INDEX)") $(RUN) -m p
 SERVING := $(VENV)/ready-serve$(addprefix -,$(EXTRAS))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve box check test test-all lint fast-ring promises say judge bench chaos gpu-check gpu-wheels generate constraints clean
+.PHONY: help serve box check test test-all lint fast-ring promises say wheel judge bench chaos gpu-check gpu-wheels generate constraints clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,11 @@ promises: $(VENV)/ready-test
 
 say: $(VENV)/ready-box  ## speak TEXT into hello.wav, without Ray
 	$(SERVE) say "$(TEXT)" -o hello.wav
+
+wheel: $(VENV)/ready-box  ## dist/*.whl with native code for every processor of this architecture: it speaks without a compiler
+	@$(RUN) -m serve.commands.launch.ship
+	@$(RUN) -m pip wheel --quiet --no-deps --wheel-dir dist . \
+	    --config-settings=--build-option=--plat-name=$$($(RUN) -m serve.commands.launch.ship --platform)
 
 judge: $(VENV)/ready-test  ## how many words a recogniser mishears in held-out sentences (CHECKPOINT=demo), beside the teacher's own
 	$(RUN) -m scripts.evaluate.intelligibility --local --checkpoint $(CHECKPOINT)

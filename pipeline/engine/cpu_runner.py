@@ -159,6 +159,7 @@ def make_model(config: EngineConfig, checkpoint: Checkpoint, state: SlotState, c
     Raises:
         ConfigError: native decoding is configured and this machine cannot do it, or torch is needed and not installed.
     """
+    why = ""
     if config.decode != "torch":
         try:
             return NativeModel(config, checkpoint, state, cache)
@@ -168,7 +169,9 @@ def make_model(config: EngineConfig, checkpoint: Checkpoint, state: SlotState, c
                     f"engine.decode {config.decode} with engine.weights {config.weights} decodes natively, which here is "
                     f"impossible: {reason}; set decode to torch and weights to dtype"
                 ) from reason
-            logger.warning("decoding with torch's operations, which takes several times as long: %s (engine.decode)", reason)
+            why = str(reason)
     torch_model: Any = torch_part("pipeline.engine.torch_model", wanted_for="engine.decode torch, or auto without native code,")
+    if why:
+        logger.warning("decoding with torch's operations, which takes several times as long: %s (engine.decode)", why)
     model: CpuModel = torch_model.TorchModel(config, checkpoint, state, cache)
     return model

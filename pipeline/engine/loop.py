@@ -112,9 +112,9 @@ class EngineLoop:
 
     def _run(self, factory: Callable[[], DeviceRunner], started: "Future[DeviceRunner]") -> None:
         try:
-            # The model is created on the thread that runs it. OpenMP keeps a team of workers for every thread that ever ran
-            # in parallel, and once teams outnumber the cores it puts them to sleep between operations: a step of full
-            # size took 45 ms instead of 29 on two cores.
+            # The model is created on the thread that runs it. Native code and torch's OpenMP keep workers for every thread
+            # that ever ran in parallel, and more workers than cores disturb each other: with torch, a step of full size
+            # took 45 ms instead of 29 on two cores.
             runner = factory()
         except Exception as error:
             started.set_exception(error)

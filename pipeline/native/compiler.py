@@ -32,7 +32,17 @@ HEADERS = Path(__file__).parent
 SHIPPED = HEADERS / "built"  # what an image brings, compiled by `python -m serve.commands.launch.ship`
 COMPILERS = ("c++", "g++", "clang++")
 # No contraction: a compiler may join product and sum in one row of a block and not in the next.
-COMMON_FLAGS = ("-std=c++20", "-O3", "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-shared", "-fPIC", "-static-libstdc++", "-static-libgcc")
+COMMON_FLAGS = (
+    "-std=c++20",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-shared",
+    "-fPIC",
+    "-static-libstdc++",
+    "-static-libgcc",
+)
 COMPILE_TIMEOUT_S = 600.0  # ten seconds where the machine is idle
 NO_COMPILER = f"there is no C++ compiler on this machine ({', '.join(COMPILERS)})"
 REMEDY = (

@@ -174,6 +174,7 @@ def make_strategy(config: VocoderConfig, checkpoint: Checkpoint) -> DecodeStrate
         ConfigError: vocoder.method is incremental, which this machine does not support, or windows need torch, which is not
             installed.
     """
+    why = ""
     if config.allows_incremental:
         try:
             return IncrementalStrategy(config, IncrementalVocoder(config, checkpoint))
@@ -182,6 +183,8 @@ def make_strategy(config: VocoderConfig, checkpoint: Checkpoint) -> DecodeStrate
                 raise ConfigError(
                     f"vocoder.method incremental is not possible here: {reason}; set it to auto or windows"
                 ) from reason
-            logger.warning("the vocoder decodes in windows, at three times the cost or more: %s (vocoder.method)", reason)
+            why = str(reason)
     network = torch_part("pipeline.vocoder.windowed.network", wanted_for="a vocoder that decodes in windows (vocoder.method)")
+    if why:
+        logger.warning("the vocoder decodes in windows, at three times the cost or more: %s (vocoder.method)", why)
     return WindowedStrategy(config, network.build_window_calls(config, checkpoint))

@@ -186,7 +186,7 @@ class Vocoder:
     def _work(self, factory: Callable[[], DecodeStrategy], built: "Future[DecodeStrategy]") -> None:
         """The worker: builds the strategy, then takes, decodes and delivers work until the end."""
         try:
-            # Built on the thread that runs it; pipeline/engine/loop.py says why (OpenMP teams).
+            # Built on the thread that runs it; pipeline/engine/loop.py says why.
             strategy = factory()
         except Exception as error:
             built.set_exception(error)

@@ -90,10 +90,10 @@ def examine(path: Path) -> Iterator[Finding]:
     else:
         yield device(pipeline)
         yield from triton(pipeline)
+        yield from machine_code(pipeline)
     if note := unused_gpu(checked.app.pipeline):
         yield Finding("torch", Status.WARN, *note)
     yield processor(pipeline)
-    yield from machine_code(pipeline)
     yield from redis_servers(checked.app)
     yield codecs()
     yield from ports(checked)

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -45,6 +46,22 @@ def test_an_installed_wheel_serves_and_offers_its_source(home: Path, folder: Pat
         assert not [name for name in names if name.startswith("chattts-serve/tests/")], "it is the checkout that answers"
         service.process.terminate()
         assert service.exit_code() == 0
+
+
+def test_a_wheel_with_native_code_speaks_without_a_compiler(tmp_path: Path):
+    """`make wheel`: libraries for every processor, which need the C library alone."""
+    wheel, home, path = build_wheel(tmp_path, native=True), tmp_path / "home", tmp_path / "empty"
+    assert re.search(r"-py3-none-manylinux_2_\d+_(x86_64|aarch64)\.whl$", wheel.name)
+    environment = install_wheel(wheel, tmp_path / "prefix") | {"CHATTTS_HOME": str(home), "PATH": str(path)}
+    libraries = [file.read_bytes() for file in (tmp_path / "prefix").rglob("built/*.so")]
+    assert len(libraries) == (2 if platform.machine() == "aarch64" else 8)
+    assert not [name for name in (b"libgomp", b"libstdc++", b"libgcc_s") if any(name in library for library in libraries)]
+    path.mkdir()
+    command = [sys.executable, "-m", "serve.commands", "say", "Five one one.", "--seed", "5", "-o", str(tmp_path / "five.wav")]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "five.wav").stat().st_size > 24_000
+    assert not (home / "native").exists(), "nothing was compiled"
 
 
 # A fresh virtual environment with what serving on a CPU needs: no torch in it, it speaks, and says what it lacks.

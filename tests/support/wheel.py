@@ -18,15 +18,26 @@ def tracked_files() -> list[str]:
     return [name for name in listed.split("\0") if name and (PROJECT / name).is_file()]
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the wheel from a copy of the sources: setuptools would leave its own folders beside them."""
+def build_wheel(folder: Path, *, native: bool = False) -> Path:
+    """Build the wheel from a copy of the sources: setuptools would leave its own folders beside them.
+
+    Args:
+        native: with native code, as `make wheel` does.
+    """
     source = folder / "source"
     for name in tracked_files():
         if not name.startswith(("tests/", "docs/", "k8s/")):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(PROJECT / name, source / name)
             shutil.copymode(PROJECT / name, source / name)
-    _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source))
+    options = []
+    if native:
+        environment = os.environ | {"PYTHONPATH": str(source)}
+        ship = [sys.executable, "-m", "serve.commands.launch.ship"]
+        subprocess.run(ship, cwd=source, env=environment, check=True, capture_output=True)
+        tag = subprocess.run([*ship, "--platform"], cwd=source, env=environment, check=True, capture_output=True, text=True)
+        options = [f"--config-settings=--build-option=--plat-name={tag.stdout.strip()}"]
+    _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), *options, str(source))
     (wheel,) = folder.glob("*.whl")
     return wheel
 

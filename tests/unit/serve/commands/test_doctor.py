@@ -18,6 +18,7 @@ from redis import Redis
 from pipeline.checkpoint.layout import MEL_DECODER_FILE
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
 from pipeline.model.gpu.placement import sees_gpu
+from pipeline.native import compiler
 from pipeline.native.compiler import library
 from pipeline.native.instructions import Instructions
 from pipeline.paths import triton_folder
@@ -147,6 +148,7 @@ def test_machine_code_that_is_built_needs_no_compiler():
 )
 def test_a_compiler_that_is_missing_matters_where_the_configuration_insists(monkeypatch, tmp_path, engine, vocoder, statuses):
     monkeypatch.setenv("CHATTTS_HOME", str(tmp_path))  # nothing is built there
+    monkeypatch.setattr(compiler, "SHIPPED", tmp_path)
     monkeypatch.setenv("PATH", "")
     library.cache_clear()
     pipeline = PipelineConfig(engine=EngineConfig(**engine), vocoder=VocoderConfig(**vocoder))
