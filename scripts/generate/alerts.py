@@ -5,13 +5,19 @@ Out:   ALERTS; k8s/monitoring/runbook.md has a section for each
 Never: a metric that is not exported (tests/unit/k8s/test_monitoring.py)
 """
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from scripts.generate.promql import share
+from scripts.generate.promql import gained, share
+from serve.errors import ERROR_SPECS
 
 LATE = 'ray_chattts_ttfa_seconds_bucket{le="2.5"}'
 CUT = 'ray_chattts_requests_total{outcome="cut"}'
-REFUSED_BY_US = 'ray_chattts_rejects_total{code=~"overloaded|deadline_unmeetable|engine_dead"}'
+ALL = "ray_chattts_requests_total"
+CAPACITY = ("overloaded", "deadline_unmeetable")
+BY_PLAN = {"draining", "waking", "not_cached", "reader_stalled"}  # of 5xx, what a client or an operator has asked for
+FAULTS = sorted({spec.code for spec in ERROR_SPECS.values() if 500 <= spec.status < 505} - BY_PLAN)
+"""codes of replies for which the service is to blame"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,32 +33,62 @@ class Alert:
     labels: dict[str, str] = field(default_factory=dict)
 
 
-# Burn rates of the SRE workbook: 14.4 uses up a month's error budget in two days, 6 in five. The long window shows that it
-# matters, the short one that it still goes on.
-ALERTS: tuple[Alert, ...] = (
-    Alert(
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A share of requests that may go wrong in a month."""
+
+    alert: str
+    budget: float
+    summary: str
+    rate: Callable[[str], str]
+    """a window -> the share that goes wrong in it"""
+    pages: bool = True
+    """False: a peak may do that, and tickets are enough"""
+
+    def alerts(self) -> Iterator[Alert]:
+        """Yields its alerts: the long window shows that it matters, the short one that it still goes on."""
+        for burn, long, short, hold, severity in BURN_RATES:
+            least = f"{burn:g} * {self.budget:g}"
+            if burn * self.budget < 1:
+                query = " and ".join(f"({self.rate(window)} > {least})" for window in (long, short))
+                summary = f"{self.summary} in {long}, {burn:g} times what the goal allows"
+                yield Alert(self.alert, query, hold, severity if self.pages else "ticket", summary)
+
+
+# Of the SRE workbook: 14.4 uses up a month's error budget in two days, 6 in five, 1 in a month.
+BURN_RATES = ((14.4, "1h", "5m", "2m", "page"), (6, "6h", "30m", "15m", "page"), (1, "3d", "6h", "1h", "ticket"))
+OBJECTIVES = (
+    Objective(
         "ChatTTSFirstAudioSlow",
-        f"(1 - {share(LATE, 'ray_chattts_ttfa_seconds_count', '1h')} > 14.4 * 0.05)"
-        f" and (1 - {share(LATE, 'ray_chattts_ttfa_seconds_count', '5m')} > 14.4 * 0.05)",
-        "2m",
-        "page",
-        "More than 72 % of requests get their first audio later than 2.5 s (the goal: 95 % earlier)",
+        0.05,
+        "Requests whose first audio is later than 2.5 s",
+        lambda window: f"1 - {share(LATE, 'ray_chattts_ttfa_seconds_count', window)}",
     ),
-    Alert(
-        "ChatTTSStreamsCut",
-        f"({share(CUT, 'ray_chattts_requests_total', '1h')} > 14.4 * 0.001)"
-        f" and ({share(CUT, 'ray_chattts_requests_total', '5m')} > 14.4 * 0.001)",
-        "2m",
-        "page",
-        "More than 1.4 % of requests fail after their first audio (the goal: 0.1 %)",
-    ),
-    Alert(
+    Objective("ChatTTSStreamsCut", 0.001, "Requests that fail after their first audio", lambda window: share(CUT, ALL, window)),
+    Objective("ChatTTSFailing", 0.005, "Requests that fail by a fault of the service", lambda window: refused(FAULTS, window)),
+    Objective(
         "ChatTTSRefusing",
-        f"({share(REFUSED_BY_US, 'ray_chattts_requests_total', '1h')} > 6 * 0.01)"
-        f" and ({share(REFUSED_BY_US, 'ray_chattts_requests_total', '5m')} > 6 * 0.01)",
+        0.01,
+        "Requests that are refused for lack of capacity",
+        lambda window: refused(CAPACITY, window),
+        pages=False,
+    ),
+)
+
+
+def refused(codes: Sequence[str], window: str) -> str:
+    """Returns the share of requests that are refused with one of these codes."""
+    return share(f'ray_chattts_rejects_total{{code=~"{"|".join(codes)}"}}', ALL, window)
+
+
+ALERTS: tuple[Alert, ...] = (
+    *(alert for objective in OBJECTIVES for alert in objective.alerts()),
+    Alert(
+        "ChatTTSNoIngress",
+        "absent(ray_chattts_in_flight)",
         "5m",
-        "ticket",
-        "More than 6 % of requests are refused for lack of capacity (the goal: 1 %)",
+        "page",
+        "No ingress replica reports: nobody is served, or nothing is measured",
     ),
     Alert(
         "ChatTTSStutters",
@@ -84,7 +120,7 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "ChatTTSBrokenNumbers",
-        'sum(increase(ray_chattts_wasted_steps_total{reason="broken"}[15m])) > 0',
+        gained('ray_chattts_wasted_steps_total{reason="broken"}', "15m") + " > 0",
         "0m",
         "ticket",
         "The model has produced numbers that are not finite",
@@ -98,7 +134,7 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "ChatTTSTextWorkerDies",
-        "sum(increase(ray_chattts_text_restarts_total[15m])) > 3",
+        gained("ray_chattts_text_restarts_total", "15m") + " > 3",
         "0m",
         "ticket",
         "The process that reads texts dies or hangs again and again",
@@ -147,7 +183,7 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "ChatTTSReplicasRestart",
-        "sum by (deployment) (increase(ray_serve_deployment_replica_starts_total[15m])) > 5",
+        gained("ray_serve_deployment_replica_starts_total", "15m", by="deployment") + " > 5",
         "0m",
         "ticket",
         "Replicas of {{ $labels.deployment }} start again and again",

@@ -221,8 +221,11 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "Degradation under load",
         "none",
-        {"active steps, {{replica}}": "max by (replica) (ray_chattts_degradation_level)"},
-        "`/health` names the active steps. Above zero for hours: the service is too small; this is no peak.",
+        {
+            "active steps, {{replica}}": "max by (replica) (ray_chattts_degradation_level)",
+            "{{step}}": "max by (step) (ray_chattts_degradation_step)",
+        },
+        "Above zero for hours: the service is too small; this is no peak.",
     ),
     Panel(
         "Versions",

@@ -1,4 +1,4 @@
-"""PromQL: the two queries that panels and alerts share.
+"""PromQL: the queries that panels and alerts share.
 
 In:    names of metrics
 Out:   PromQL
@@ -14,3 +14,8 @@ def quantile(share: float, metric: str, by: str = "le") -> str:
 def share(part: str, whole: str, window: str) -> str:
     """Returns one counter's rate relative to another's; no result without traffic, instead of a division by zero."""
     return f"sum(rate({part}[{window}])) / (sum(rate({whole}[{window}])) > 0)"
+
+
+def gained(counter: str, window: str, by: str = "") -> str:
+    """Returns how much a counter has grown, over all replicas. A series that is as young as its first event has grown by it."""
+    return f"sum{f' by ({by})' if by else ''} (clamp_min({counter} - {counter} offset {window}, 0) or {counter})"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scripts.generate.alerts import ALERTS
+from scripts.generate.alerts import ALERTS, BURN_RATES, OBJECTIVES, Alert, Objective
 from scripts.generate.kustomize import Manifest, change, render
 from scripts.generate.monitoring import RAY_METRICS, ROOT, RUNBOOK, dashboard, files, rules
 from scripts.generate.panels import PANELS
@@ -27,21 +27,7 @@ EXPORTED = {
 
 # alert -> (series that make it fire, series under which it must not): name -> values a minute, in promtool's notation
 CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
-    "ChatTTSFirstAudioSlow": (
-        {'ray_chattts_ttfa_seconds_bucket{le="2.5"}': "0+1x180", "ray_chattts_ttfa_seconds_count": "0+10x180"},
-        {'ray_chattts_ttfa_seconds_bucket{le="2.5"}': "0+5x180", "ray_chattts_ttfa_seconds_count": "0+10x180"},
-    ),
-    "ChatTTSStreamsCut": (
-        {'ray_chattts_requests_total{outcome="cut"}': "0+2x180", 'ray_chattts_requests_total{outcome="done"}': "0+98x180"},
-        {'ray_chattts_requests_total{outcome="cut"}': "0+1x180", 'ray_chattts_requests_total{outcome="done"}': "0+999x180"},
-    ),
-    "ChatTTSRefusing": (
-        {'ray_chattts_rejects_total{code="overloaded"}': "0+10x180", 'ray_chattts_requests_total{outcome="done"}': "0+100x180"},
-        {
-            'ray_chattts_rejects_total{code="out_of_range"}': "0+90x180",
-            'ray_chattts_requests_total{outcome="done"}': "0+100x180",
-        },
-    ),
+    "ChatTTSNoIngress": ({"ray_chattts_slots": "8x180"}, {"ray_chattts_in_flight": "0x180"}),
     "ChatTTSStutters": (
         {"ray_chattts_continuous_streams_total": "0+97x180", "ray_chattts_streams_total": "0+100x180"},
         {"ray_chattts_continuous_streams_total": "0+100x180", "ray_chattts_streams_total": "0+100x180"},
@@ -56,7 +42,7 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"ray_chattts_waiting_sequences": "4x180", "ray_chattts_slots": "8x180"},
     ),
     "ChatTTSBrokenNumbers": (
-        {'ray_chattts_wasted_steps_total{reason="broken"}': "0x170 40x10"},
+        {'ray_chattts_wasted_steps_total{reason="broken"}': "_x170 7x10"},  # born with its first event
         {'ray_chattts_wasted_steps_total{reason="cancelled"}': "0+40x180"},
     ),
     "ChatTTSBreakerOpen": (
@@ -64,7 +50,7 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {'ray_chattts_breaker_open{stage="vocoder"}': "0x100 1 0x79"},
     ),
     "ChatTTSTextWorkerDies": (
-        {'ray_chattts_text_restarts_total{replica="a"}': "0x165 1 2 3 4 5 6x10"},
+        {f'ray_chattts_text_restarts_total{{replica="{name}"}}': "_x165 2x15" for name in "ab"},
         {'ray_chattts_text_restarts_total{replica="a"}': "0x165 1 2x14"},
     ),
     "ChatTTSQuarantine": ({"ray_chattts_quarantined": "0x150 1x30"}, {"ray_chattts_quarantined": "1x100 0x80"}),
@@ -138,12 +124,14 @@ def test_the_rules_pass_prometheus_own_check():
     promtool("check", "rules", str(ROOT / "k8s/monitoring/rules.yaml"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
-def test_an_alert_fires_when_it_should_and_only_then(alert, tmp_path: Path):
-    bad, good = CASES[alert.name]
-    rule = next(rule for rule in rules()["groups"][0]["rules"] if rule["alert"] == alert.name)
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "one", "rules": [rule]}]}))
+def check_alert(alert: Alert, bad: dict[str, str], good: dict[str, str], folder: Path, *, minutes: int = 1) -> None:
+    """Fires after 175 periods of one series, and not of the other.
+
+    Args:
+        minutes: a period.
+    """
+    rule = next(rule for rule in rules()["groups"][0]["rules"] if rule["expr"] == alert.query)
+    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "one", "rules": [rule]}]}))
 
     def case(series: dict[str, str], fires: bool) -> dict[str, Any]:
         labels = {"severity": alert.severity}
@@ -153,25 +141,58 @@ def test_an_alert_fires_when_it_should_and_only_then(alert, tmp_path: Path):
             summary = summary.replace("{{ $labels.deployment }}", "Vocoder")
         annotations = {"summary": summary, "runbook": rule["annotations"]["runbook"]}
         return {
-            "interval": "1m",
+            "interval": f"{minutes}m",
             "input_series": [{"series": name, "values": values} for name, values in series.items()],
             "alert_rule_test": [
                 {
-                    "eval_time": "175m",
+                    "eval_time": f"{175 * minutes}m",
                     "alertname": alert.name,
                     "exp_alerts": [{"exp_labels": labels, "exp_annotations": annotations}] if fires else [],
                 }
             ],
         }
 
-    tests = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [case(bad, True), case(good, False)]}
-    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
-    promtool("test", "rules", str(tmp_path / "tests.yaml"))
+    tests = {"rule_files": ["rules.yaml"], "evaluation_interval": f"{minutes}m", "tests": [case(bad, True), case(good, False)]}
+    (folder / "tests.yaml").write_text(yaml.safe_dump(tests))
+    promtool("test", "rules", str(folder / "tests.yaml"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alert", [alert for alert in ALERTS if alert.name in CASES], ids=lambda alert: alert.name)
+def test_an_alert_fires_when_it_should_and_only_then(alert: Alert, tmp_path: Path):
+    check_alert(alert, *CASES[alert.name], tmp_path)
+
+
+def requests_of(objective: Objective, share: float) -> dict[str, str]:
+    """Series of requests of which a share goes wrong as an objective counts it."""
+    wrong, rest = round(10_000 * share), round(10_000 * (1 - share))
+    match objective.alert:
+        case "ChatTTSFirstAudioSlow":
+            grow = {'ray_chattts_ttfa_seconds_bucket{le="2.5"}': rest, "ray_chattts_ttfa_seconds_count": 10_000}
+        case "ChatTTSStreamsCut":
+            grow = {'ray_chattts_requests_total{outcome="cut"}': wrong, 'ray_chattts_requests_total{outcome="done"}': rest}
+        case name:
+            code = {"ChatTTSFailing": "internal_error", "ChatTTSRefusing": "overloaded"}[name]
+            grow = {f'ray_chattts_rejects_total{{code="{code}"}}': wrong, 'ray_chattts_requests_total{outcome="done"}': 10_000}
+            grow['ray_chattts_rejects_total{code="out_of_range"}'] = 9_000  # clients' own mistakes
+    return {name: f"0+{number}x180" for name, number in grow.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: objective.alert)
+def test_an_objective_alerts_at_each_speed_at_which_its_budget_burns(objective: Objective, tmp_path: Path):
+    """A share of 1.5 times the limit fires; 0.8 times what the goal allows never does."""
+    alerts = list(objective.alerts())
+    assert {alert.severity for alert in alerts} == ({"page", "ticket"} if objective.pages else {"ticket"})
+    for alert, (burn, *_) in zip(alerts, BURN_RATES, strict=True):
+        bad, good = min(1.0, 1.5 * burn * objective.budget), 0.8 * objective.budget
+        minutes = 30 if burn == 1 else 3
+        check_alert(alert, requests_of(objective, bad), requests_of(objective, good), tmp_path, minutes=minutes)
 
 
 def test_every_alert_has_its_page_in_the_runbook():
     headings = re.findall(r"^## (\w+)$", (ROOT / RUNBOOK).read_text(), re.MULTILINE)
-    assert headings == [alert.name for alert in ALERTS]
+    assert headings == list(dict.fromkeys(alert.name for alert in ALERTS))
 
 
 def test_the_board_is_one_grafana_can_lay_out():

@@ -113,7 +113,7 @@ def test_each_ring_runs_once_in_a_workflow():
     assert ran == {
         "check": ["make check", "make promises"],
         "nightly": ["make test-all"],
-        "release": [],
+        "release": ["make wheel"],
     }
     assert "\ntest: fast-ring promises " in (ROOT / "Makefile").read_text()
 
