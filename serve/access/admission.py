@@ -24,6 +24,8 @@ class AdmissionLimiter:
     def __init__(self, capacity: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.capacity = capacity
         self.in_flight = 0
+        self.admitted = 0
+        """since the start"""
         self.closed = False
         self.when_full: Callable[[], object] = lambda: None
         """called when the last place is taken"""
@@ -68,6 +70,7 @@ class AdmissionLimiter:
         """
         self.check(continues=continues)
         self.in_flight += 1
+        self.admitted += 1
         if self.is_full:
             self.when_full()
         began = self._clock()

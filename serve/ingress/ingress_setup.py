@@ -291,11 +291,11 @@ async def leave_when_stopped(is_stopping: Callable[[], bool], *leavers: Leaver) 
 
 async def shed_load(speech: SpeechServices, replicas: Replicas, metrics: IngressMetrics) -> None:
     """Shows the load to the degradation ladder every LOOK_S, until cancelled."""
-    admission, degrader, was_busy = speech.admission, speech.degrader, True
+    admission, degrader, before = speech.admission, speech.degrader, (-1, -1)
     while True:
-        is_busy = admission.in_flight > 0
-        queue, took_s, audio_s = await replicas.load() if is_busy or was_busy else (0.0, 0.0, 0.0)
-        was_busy = is_busy  # one more look counts the end of a speech
+        now = admission.admitted, admission.in_flight
+        queue, took_s, audio_s = await replicas.load() if admission.in_flight or now != before else (0.0, 0.0, 0.0)
+        before = now  # the end of a speech, and what began and ended since the last look, count too
         degrader.observe(max(queue, admission.in_flight / admission.capacity), took_s, audio_s)
         metrics.set_degradation(degrader.config.steps, degrader.ladder.level)
         await asyncio.sleep(LOOK_S)

@@ -28,7 +28,7 @@ RECOVER_AFTER_S = 30.0  # how long it must be low: a step back is heard
 MOST_RECOVER_S = 960.0  # the same at most, after steps back that the machine could not keep
 MEMORY_S = 10.0  # audio that the real-time factor is a mean of
 LEAST_S = 1.0  # audio after a change from which on it counts: a short sentence
-SETTLED_S = 60.0  # audio after which a step back counts as one that the machine keeps
+SETTLED_S = 30.0  # audio after which a step back counts as one that the machine keeps
 
 
 class DegradationLadder:
