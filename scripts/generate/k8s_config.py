@@ -2,13 +2,15 @@
 
 In:    the configuration each overlay deploys; the table of serve/commands/launch/ray_environment.py
 Out:   k8s/overlays/*/serve-config.yaml, the same text as a patch of the RayService; listeners.yaml and
-       listeners-policy.yaml, which open the ports of gRPC and Wyoming where the configuration has them; k8s/base/ray-env.yaml
+       listeners-policy.yaml, which open the ports of gRPC and Wyoming where the configuration has them, and the way to servers
+       outside the cluster that it names; k8s/base/ray-env.yaml
 Never: a value of its own
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -19,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OVERLAYS = {"dev": "configs/k8s-dev.yaml", "prod": "configs/k8s-prod.yaml"}
 
 WORKER_GROUPS = {"dev": 1, "prod": 2}
+PORTS = {"redis": 6379, "rediss": 6379, "http": 80, "https": 443, "mqtt": 1883, "mqtts": 8883}
 CLIENTS = 1  # the rule of the base's NetworkPolicy for clients
 CHANGES_NOTHING = {"op": "replace", "path": "/metadata/name", "value": "chattts"}
 
@@ -67,6 +70,33 @@ def listener_patches(listeners: Mapping[str, int], worker_groups: int) -> tuple[
     return service or [CHANGES_NOTHING], policy or [CHANGES_NOTHING]
 
 
+def outside_ports(args: Mapping[str, Any]) -> list[int]:
+    """Returns the ports of servers that the args name by an address outside the namespace: Redis, collectors, brokers."""
+    ports = set()
+    for value in _strings(args):
+        url = urlsplit(value)
+        if url.scheme in PORTS and url.hostname and "." in url.hostname and not url.hostname.startswith("127."):
+            ports.add(url.port or PORTS[url.scheme])
+    return sorted(ports)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings(inner)
+
+
+def egress_patch(ports: Sequence[int]) -> list[dict[str, Any]]:
+    """Returns the JSON patch of the NetworkPolicy that lets pods reach these ports anywhere: no policy can name a host."""
+    rule = {
+        "to": [{"ipBlock": {"cidr": cidr}} for cidr in ("0.0.0.0/0", "::/0")],
+        "ports": [{"protocol": "TCP", "port": port} for port in ports],
+    }
+    return [_add("/spec/egress/-", rule)] if ports else []
+
+
 def _add(path: str, value: dict[str, Any]) -> dict[str, Any]:
     return {"op": "add", "path": path, "value": value}
 
@@ -76,9 +106,11 @@ def files() -> dict[Path, str]:
     texts = {ROOT / "k8s/base/ray-env.yaml": ENVIRONMENT_HEAD + "".join(environment_lines())}
     for overlay, config in OVERLAYS.items():
         texts[patch_path(overlay)] = patch_of(config)
-        ports = listeners_of(parse_yaml((ROOT / config).read_text(encoding="utf-8")))
+        document = parse_yaml((ROOT / config).read_text(encoding="utf-8"))
+        ports, beyond = listeners_of(document), egress_patch(outside_ports(document["applications"][0]["args"]))
         head = f"# Written by `python -m scripts.generate`: the ports of gRPC and Wyoming in {config}, {ports or 'none'}.\n"
-        for name, patch in zip(("listeners", "listeners-policy"), listener_patches(ports, WORKER_GROUPS[overlay]), strict=True):
+        service, policy = listener_patches(ports, WORKER_GROUPS[overlay])
+        for name, patch in (("listeners", service), ("listeners-policy", policy + beyond)):
             texts[patch_path(overlay).with_name(f"{name}.yaml")] = head + yaml.safe_dump(patch, sort_keys=False)
     return texts
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pipeline.checkpoint.weights import Checkpoint, Tensors
 from pipeline.engine.engine import Engine
+from pipeline.spec import VocoderSize
 from pipeline.types import Head, Prompt, SamplingParams, Segment
 
 PROMPT_POSITIONS = 48
@@ -44,10 +45,10 @@ class SharedCheckpoint(Checkpoint):
     def embed(self) -> Tensors:
         return self._part("embed")
 
-    def mel_decoder(self) -> Tensors:
+    def mel_decoder(self, size: VocoderSize = "full") -> Tensors:
         return self._part("mel_decoder")
 
-    def vocos(self) -> Tensors:
+    def vocos(self, size: VocoderSize = "full") -> Tensors:
         return self._part("vocos")
 
 

@@ -14,7 +14,16 @@ import pytest
 import yaml
 
 from scripts.generate import mounts
-from scripts.generate.k8s_config import OVERLAYS, WORKER_GROUPS, listener_patches, listeners_of, patch_of, patch_path
+from scripts.generate.k8s_config import (
+    OVERLAYS,
+    WORKER_GROUPS,
+    egress_patch,
+    listener_patches,
+    listeners_of,
+    outside_ports,
+    patch_of,
+    patch_path,
+)
 from scripts.generate.kustomize import Manifest, change, containers, render
 from serve.commands.launch import ray_environment
 from serve.commands.launch.ray_environment import Place
@@ -382,9 +391,11 @@ def test_haproxy_starts_through_our_program(documents):
     assert os.access(program, os.X_OK)
 
 
-def test_disruption_budgets_cover_every_ray_pod(documents, ray_service):
+def test_disruption_budgets_cover_every_worker(documents, ray_service):
     budgets = of_kind(documents, "PodDisruptionBudget")
     for group, pod in ray_pods(ray_service).items():
+        if group == "head":
+            continue
         matching = [budget for budget in budgets if matches(budget["spec"]["selector"], pod["metadata"]["labels"])]
         assert len(matching) == 1, group
 
@@ -437,6 +448,41 @@ def test_listeners_that_are_configured_are_open(overlay, rendered):
     (clients,) = [rule for rule in policy["spec"]["ingress"] if "chattts/client" in str(rule["from"])]
     assert [port["port"] for port in clients["ports"]] == [8000, 9001, 10200]
     kubernetes_validate.validate(policy, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("args", "ports"),
+    [
+        ({"voices": {"store": "redis://chattts-store:6379/0"}, "cache": {"redis": None}}, []),
+        ({"voices": {"store": "rediss://:secret@store.example.com:6380/0"}}, [6380]),
+        (
+            {"cache": {"redis": "redis://10.0.0.7/0"}, "tracing": {"endpoint": "http://otel.tools.svc:4318/v1/traces"}},
+            [4318, 6379],
+        ),
+        ({"tracing": {"endpoint": "http://127.0.0.1:4318/v1/traces"}}, []),
+    ],
+)
+def test_servers_outside_that_are_configured_can_be_reached(args, ports, rendered):
+    (policy,) = [
+        document for document in of_kind(rendered["prod"], "NetworkPolicy") if document["metadata"]["name"] == "chattts"
+    ]
+    policy = deepcopy(policy)
+    for operation in egress_patch(outside_ports(args)):
+        change(policy, **operation)
+    kubernetes_validate.validate(policy, KUBERNETES, strict=True)
+    added = policy["spec"]["egress"][3:]
+    assert [port["port"] for rule in added for port in rule["ports"]] == ports
+
+
+def test_prometheus_scrapes_ports_that_pods_have_and_the_policy_opens(documents, ray_service):
+    (folder,) = {path.parent for path in (ROOT / "k8s").rglob("podmonitor.yaml")}
+    monitor = yaml.safe_load((folder / "podmonitor.yaml").read_text())
+    resources = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    assert sorted(resources) == ["podmonitor.yaml", "prometheusrule.yaml"]
+    for group, pod in ray_pods(ray_service).items():
+        assert matches(monitor["spec"]["selector"], pod["metadata"]["labels"]), group
+        names = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+        assert {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]} <= names, group
 
 
 def test_the_cluster_may_talk_to_itself(documents, ray_service):
