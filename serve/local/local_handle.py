@@ -35,10 +35,8 @@ class LocalHandle:
     @contextmanager
     def _call(self) -> Iterator[Any]:
         request = CURRENT_REQUEST.get()
-        if request is None or request.has_ended:  # tasks inherit the request of the task that has started them
-            stage = self.stage
-        else:
-            stage = self._begun.setdefault(request, self.stage)
+        # Tasks inherit the request of the task that has started them.
+        stage = self.stage if request is None or request.has_ended else self._begun.setdefault(request, self.stage)
         self._calls[stage] += 1
         try:
             yield stage
