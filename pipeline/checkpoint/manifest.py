@@ -9,7 +9,7 @@ import hashlib
 import string
 from pathlib import Path
 
-from pipeline.checkpoint.layout import FILES, MANIFEST_FILE, NEEDED_FILES, SMALL_FILES
+from pipeline.checkpoint.layout import FILES, MANIFEST_FILE, NEEDED_FILES, SMALL_FILES, VOCODER_FILES
 from pipeline.errors import CheckpointError
 
 
@@ -73,7 +73,9 @@ def verify_files(root: Path) -> tuple[str, ...]:
     """
     manifest = read_manifest(root)
     present = [file for file in (*FILES, *SMALL_FILES) if (root / file).is_file()]
-    promised = [*NEEDED_FILES, *(manifest or {})]
+    is_small = not any((root / file).is_file() for file in VOCODER_FILES["full"]) and (root / SMALL_FILES[0]).is_file()
+    needed = [file for file in NEEDED_FILES if not (is_small and file in VOCODER_FILES["full"])]
+    promised = [*needed, *(SMALL_FILES if is_small else ()), *(manifest or {})]
     for file in promised:
         if not (root / file).is_file():
             raise CheckpointError(f"{root / file}: the file is missing; {_remedy(root)}")

@@ -38,6 +38,7 @@ from pipeline.checkpoint.layout import (
     vocos_shapes,
 )
 from pipeline.checkpoint.manifest import read_verified
+from pipeline.checkpoint.packed_tensors import unpacked_shapes, widen_int4, widen_int8
 from pipeline.errors import CheckpointError
 from pipeline.spec import CODE_BITS, CODEBOOKS, MEL_FRAMES_PER_STEP, TEXT_TOKEN_BITS, VocoderSize
 
@@ -46,6 +47,8 @@ Tensors = dict[str, NDArray[np.float32]]
 DEFAULT_ROPE_THETA = 10_000.0  # transformers' default
 STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 """types of numbers in a file -> how numpy reads them"""
+PACKED: dict[str, np.dtype[Any]] = {"I8": np.dtype("i1"), "U8": np.dtype("u1"), "I32": np.dtype("<i4")}
+"""the same of packed tensors"""
 REMEDY = "generate or fetch the checkpoint again"
 
 
@@ -206,7 +209,7 @@ class _Stored:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(stored["shape"]) for name, stored in self.tensors.items()}
+        return unpacked_shapes({name: tuple(stored["shape"]) for name, stored in self.tensors.items()})
 
     def floats(self, shapes: Shapes) -> Tensors:
         """Returns the expected tensors as float32, each compared with its shape; others are left out.
@@ -218,6 +221,23 @@ class _Stored:
         return {name: self._float(name) for name in shapes}
 
     def _float(self, name: str) -> NDArray[np.float32]:
+        if name in self.tensors:
+            return self._plain(name)
+        try:
+            if f"{name}.index" in self.tensors:
+                rows: NDArray[np.float32] = self._plain(f"{name}.rows")[self._integers(f"{name}.index")]
+                return rows
+            if f"{name}.int8" in self.tensors:
+                return widen_int8(self._integers(f"{name}.int8"), self._plain(f"{name}.scale"))
+            return widen_int4(self._integers(f"{name}.int4"), self._plain(f"{name}.scale"))
+        except (KeyError, ValueError, IndexError) as error:
+            raise _damaged(self.path, error) from error
+
+    def _integers(self, name: str) -> NDArray[Any]:
+        stored = self.tensors.pop(name)
+        return np.frombuffer(stored["data"], PACKED[stored["dtype"]]).reshape(stored["shape"])
+
+    def _plain(self, name: str) -> NDArray[np.float32]:
         stored = self.tensors.pop(name)  # its bytes are not needed twice
         kind = stored["dtype"]
         if kind not in STORED:
@@ -238,7 +258,8 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
     """Returns name -> shape of every tensor, without reading any."""
     try:
         with safe_open(path, framework="np") as opened:
-            return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+            shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+            return unpacked_shapes(shapes)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: the file is missing: {REMEDY}") from error
     except (SafetensorError, OSError) as error:

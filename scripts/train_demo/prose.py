@@ -50,6 +50,14 @@ def text(draw: random.Random, chinese: float, mixed: float) -> Text:
             return Text(found, language)
 
 
+def everyday(draw: random.Random, chinese: float) -> str:
+    """Returns a sentence of a template, never a judged one; chinese is a share of all."""
+    while True:
+        written = _filled(draw, "everyday_zh.txt" if draw.random() < chinese else "everyday_en.txt")
+        if _key(written) not in held_out_texts():
+            return written
+
+
 def _english(draw: random.Random) -> str:
     kind = draw.choices(("running", "quoted", "everyday", "rare", "names"), (38, 16, 30, 10, 6))[0]
     if kind == "running":

@@ -5,12 +5,10 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.bfloat16 import widened
+from pipeline.checkpoint.packed_tensors import LEVELS as LEVELS
 from pipeline.model.cpu import four_bit, native
 from pipeline.model.linear import Product
 from pipeline.native.compiler import library
-
-LEVELS = np.array([-63, -50, -40, -31, -24, -17, -11, -5, 1, 7, 12, 18, 25, 32, 41, 54], np.float32)
-"""what the codes stand for, in units of their group's scale; as in product_groups.h"""
 
 
 def rounded_inputs(x: torch.Tensor) -> torch.Tensor:

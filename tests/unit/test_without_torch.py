@@ -223,6 +223,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "scripts/evaluate/alignment_heads.py": ("judge",),
     "scripts/evaluate/intelligibility.py": ("judge",),
     "scripts/evaluate/listening.py": ("judge",),
+    "scripts/distill_vocoder.py": ("dev",),
     "scripts/train_demo": ("dev",),
     "scripts/generate/pinyin_table.py": ("dev",),
     "scripts/generate/__main__.py": ("dev",),

@@ -33,9 +33,9 @@ class Vocabulary:
         """
         self.text_table = tensors["emb_text.weight"]  # (text vocabulary, width)
         self.code_table = np.stack([tensors[f"emb_code.{book}.weight"] for book in range(CODEBOOKS)])  # (4, V, width)
-        heads = [_folded(tensors, f"head_code.{book}") for book in range(CODEBOOKS)]
+        heads = [folded(tensors, f"head_code.{book}") for book in range(CODEBOOKS)]
         self.code_heads = np.concatenate(heads)  # (4 * V, width)
-        self.text_head = _folded(tensors, "head_text")  # (text vocabulary, width)
+        self.text_head = folded(tensors, "head_text")  # (text vocabulary, width)
 
     def embed_prompt(self, prompt: Prompt) -> NDArray[np.float32]:
         """Returns the embeddings (L, width) of one prompt, its speaker normalised in float16 as upstream does."""
@@ -54,10 +54,16 @@ class Vocabulary:
         return total
 
 
-def _folded(tensors: Mapping[str, NDArray[np.float32]], name: str) -> NDArray[np.float32]:
+def folded(tensors: Mapping[str, NDArray[np.float32]], name: str) -> NDArray[np.float32]:
     """Returns the weights (V, width) of a head."""
     gain = tensors[f"{name}.parametrizations.weight.original0"]  # (V, 1)
     direction = tensors[f"{name}.parametrizations.weight.original1"]  # (V, width)
+    result: NDArray[np.float32] = direction * (gain / norms(direction))
+    return result
+
+
+def norms(direction: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Returns the lengths (V, 1) of rows (V, width)."""
     squares: NDArray[np.float32] = np.square(direction).reshape(len(direction), -1, ADDED_TOGETHER)
     sums: NDArray[Any] = squares[:, 0].copy()
     for index in range(1, squares.shape[1]):
@@ -65,8 +71,8 @@ def _folded(tensors: Mapping[str, NDArray[np.float32]], name: str) -> NDArray[np
     while sums.shape[1] > 1:
         half = sums.shape[1] // 2
         sums = sums[:, :half] + sums[:, half:]
-    folded: NDArray[np.float32] = direction * (gain / np.sqrt(sums))
-    return folded
+    lengths: NDArray[np.float32] = np.sqrt(sums)
+    return lengths
 
 
 def _normalised(speaker: NDArray[np.float16]) -> NDArray[np.float32]:
