@@ -219,6 +219,8 @@ class _Pieces:
         place = reach
         while place > start + 1 and self._atom(place) in SENTENCE_ENDS | CLAUSE_ENDS:
             place -= 1
+        if self._length(start, place) < self._least:
+            place = next((end for end in range(reach, len(self._atoms)) if not self._stop_follows(end)), len(self._atoms))
         return place
 
     def _is_border(self, place: int) -> bool:

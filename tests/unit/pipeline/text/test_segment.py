@@ -4,7 +4,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidLexicon, NoSpeakableText, PartlyUnspeakable
@@ -82,6 +82,7 @@ def test_what_belongs_together_is_never_cut(text, drawn):
     assert all(letter_weight(text[slice(*found)]) <= CONFIG.max_segment_chars for found in ranges)
 
 
+@example(f"{'x' * 22} I go. 百分之一百，Mister Smith。你好你好。你好。", [(29, 5), (1, 12)])
 @given(TEXTS | st.text().map(neutralise), WHOLE)
 def test_the_shortest_pieces_lose_nothing_and_have_eight_characters_or_three_words(text, drawn):
     text = " ".join(text.split())
