@@ -34,7 +34,7 @@ LOG = logging.getLogger("ray.serve.chattts")
 
 AWAY, AWAY_S = b'{"online": false}', 1.0
 STATE_PERIOD_S = 30.0
-MESSAGE_PAUSE_S = 0.1  # after a refused message: reading them must not take a core
+MESSAGE_PAUSE_S = 0.5  # after a refused message: they must take neither a core nor the log
 RETRIES = RetryPolicy(first_pause_s=2.0, longest_pause_s=300.0)
 MEMORY_TIMES, MEMORY_BYTES = 2, 64 << 20  # a stage takes at most so many times its files, and so much beside them
 MOST_LETTERS = 300  # of a sentence in the state

@@ -20,6 +20,10 @@ from serve.config.edge import EdgeConfig, Option
 from serve.edge.signed_manifest import MOST_MESSAGE_BYTES
 
 LOG = logging.getLogger("ray.serve.chattts")
+QUIET = logging.getLogger(
+    "ray.serve.chattts.mqtt"
+)  # a line for every message that a broker writes wrongly: no disk is for that
+QUIET.setLevel(logging.CRITICAL)
 
 TARGET, STATE = "chattts/boxes/{}/target", "chattts/boxes/{}/state"
 PORTS = {"mqtt": 1883, "mqtts": 8883}
@@ -42,6 +46,7 @@ def client_of(config: EdgeConfig, will: aiomqtt.Will | None = None) -> aiomqtt.C
         parts.port or PORTS[parts.scheme],
         username=unquote(parts.username) if parts.username else None,
         password=unquote(parts.password) if parts.password else None,
+        logger=QUIET,
         identifier=config.name,
         protocol=aiomqtt.ProtocolVersion.V5,
         will=will,
@@ -69,6 +74,7 @@ async def stay_connected(
     failures, loop = 0, asyncio.get_running_loop()
     while True:
         began, client = loop.time(), client_of(config, will)
+        first = client._disconnected
         try:
             async with client:
                 await serve(client)
@@ -78,5 +84,8 @@ async def stay_connected(
                 LOG.warning("edge: no broker (%s: %s)", type(error).__name__, error)
         finally:
             client._client._sock_close()  # which aiomqtt leaves open where the broker has not answered in time
+            for end in (first, client._disconnected):  # asyncio logs each one that nobody looks at, with a traceback
+                if end.done() and not end.cancelled():
+                    end.exception()
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures, 16))
         await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # not all boxes at once

@@ -33,6 +33,7 @@ LOG = logging.getLogger("ray.serve.chattts")
 
 MOST_BOXES = 10_000
 MOST_STATE_BYTES = 16 << 10
+MOST_STRANGE = 100  # lines of the log
 MOST_DOWNLOADS = 256  # at once; more are answered 503, and come again
 SERIALS = TypeAdapter(dict[str, tuple[int, str]])
 
@@ -51,6 +52,8 @@ class Center:
         self.fleet = read_fleet(path)
         self._key = read_private_key(path.parent / Path(self.fleet.key or "").expanduser())
         self._variants, self._places = read_variants(self.fleet, path.parent)
+        self._strange: set[str] = set()
+        """topics whose messages are no states"""
         self._serials_file = path.with_suffix(".serials.json")
         self._serials: dict[str, tuple[int, str]] = {}
         """box -> the serial number of its latest manifest, and the hash of what that says"""
@@ -99,7 +102,9 @@ class Center:
                 box = str(message.topic).split("/")[2]
                 answer = await self.answer(box, bytes(message.payload))
             except (ValueError, TypeError, IndexError):  # no state of a box; a ValidationError is a ValueError
-                LOG.warning("center: a message that is no state of a box is ignored")
+                if len(self._strange) < MOST_STRANGE and message.topic.value not in self._strange:
+                    self._strange.add(message.topic.value)
+                    LOG.warning("center: %.100s has no state of a box, which is ignored", message.topic.value)
                 continue
             if answer is not None:
                 await client.publish(TARGET.format(box), answer, qos=1, retain=True)
