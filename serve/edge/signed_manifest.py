@@ -38,7 +38,6 @@ ALLOWED_FILES = frozenset({*FILES, SPEAKERS_FILE, CAPABILITIES_FILE, PRONUNCIATI
 Name = Annotated[str, Field(pattern=BOX_NAME)]
 Url = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+$", max_length=300)]
 Weights = Literal["bf16", "int8", "int4"]
-SIZES: dict[VocoderSize, dict[str, str]] = {"full": {}, "small": {"size": "small"}}
 
 
 class ManifestRefused(Exception):
@@ -89,7 +88,7 @@ class Variant(StrictModel):
         Raises:
             ValidationError: the box's own settings do not allow it.
         """
-        engine, vocoder = base.engine.model_dump(), base.vocoder.model_dump() | SIZES[self.vocoder]
+        engine, vocoder = base.engine.model_dump(), base.vocoder.model_dump() | {"size": self.vocoder}
         engine |= {"weights": "dtype"} if self.weights == "bf16" else {"dtype": "bfloat16", "weights": self.weights}
         own = base.model_dump() | {"checkpoint": str(folder), "engine": engine, "vocoder": vocoder}
         return PipelineConfig.model_validate(own)

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from pipeline.checkpoint.layout import GPT_FILE, TOKENIZER_FILE
 from pipeline.checkpoint.manifest import read_verified
+from pipeline.config import PipelineConfig
 from pipeline.errors import AtCapacity, ConfigError, EngineDead, NonFiniteOutput, SynthesisError
 from serve.commands.operate.run_center import write_keys
 from serve.config.config_file import find_mistakes
@@ -93,6 +94,20 @@ def test_only_files_of_a_checkpoint_can_be_named(path: str):
 def test_a_file_has_a_bounded_size_and_a_hash(file: dict[str, Any]):
     with pytest.raises(ValidationError):
         manifest(**file)
+
+
+def test_a_box_keeps_its_own_settings_but_those_of_the_variant(tmp_path: Path):
+    base = PipelineConfig.model_validate(
+        {"engine": {"slots": 3, "dtype": "float32"}, "vocoder": {"threads": 1, "size": "small"}}
+    )
+
+    def settings(**of: str) -> PipelineConfig:
+        return manifest().variants[0].model_copy(update=of).settings(base, tmp_path)
+
+    heavy, light = settings(vocoder="full"), settings(weights="int4", vocoder="small")
+    assert (heavy.engine, heavy.vocoder.size) == (base.engine, "full")
+    assert (light.engine.weights, light.engine.dtype, light.engine.slots) == ("int4", "bfloat16", 3)
+    assert (light.vocoder, light.checkpoint) == (base.vocoder, str(tmp_path))
 
 
 # The folder of a box.
