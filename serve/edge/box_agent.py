@@ -81,17 +81,16 @@ class BoxAgent:
         with suppress(ManifestRefused):  # of another key, or none yet
             self._manifest = open_manifest(self._folder.record.message.encode(), self._key, self._config.name)
         will = aiomqtt.Will(STATE.format(self._config.name), AWAY, qos=1, retain=True)
-        try:
-            while True:
-                try:
-                    async with asyncio.TaskGroup() as group:
-                        group.create_task(stay_connected(self._config, self._talk, will))
-                        group.create_task(self._follow())
-                except Exception:  # a defect here must not end the service
-                    LOG.exception("edge: the agent of this box begins again")
-                await asyncio.sleep(RETRIES.longest_pause_s)
-        finally:
-            self._stop.set()
+        while True:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(stay_connected(self._config, self._talk, will))
+                    group.create_task(self._follow())
+            except Exception:  # a defect here must not end the service
+                LOG.exception("edge: the agent of this box begins again")
+            finally:
+                self._stop.set()
+            await asyncio.sleep(RETRIES.longest_pause_s)
 
     async def _talk(self, client: aiomqtt.Client) -> None:
         """Reads manifests and publishes the state, as long as the connection lasts."""

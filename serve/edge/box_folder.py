@@ -60,6 +60,7 @@ class BoxFolder:
         self.root, self._files, self._shipped = root, root / "files", shipped
         self._verified: dict[str, Path] = {digest: shipped / path for path, digest in (read_manifest(shipped) or {}).items()}
         self._files.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
         try:
             self.record = Record.model_validate_json((root / "box.json").read_bytes())
         except (FileNotFoundError, ValidationError):
@@ -67,9 +68,10 @@ class BoxFolder:
 
     def remember(self, **changes: object) -> None:
         """Changes the record, on disk too."""
-        record = Record.model_validate(self.record.model_dump() | changes)
-        write_durably(self.root / "box.json", record.model_dump_json().encode(), mode=0o600)
-        self.record = record
+        with self._lock:
+            record = Record.model_validate(self.record.model_dump() | changes)
+            write_durably(self.root / "box.json", record.model_dump_json().encode(), mode=0o600)
+            self.record = record
 
     def count(self, variant: Variant, tries: int) -> None:
         """Remembers how many trials a variant has not passed; 0 forgets it."""
