@@ -18,8 +18,10 @@ RUN apt-get update && apt-get install -y --no-install-recommends g++ wget && rm 
 # The packages: built anew only when their versions change.
 WORKDIR /home/ray/chattts-serve
 COPY pyproject.toml constraints.txt Makefile README.md LICENSE NOTICE k8s/requirements.txt k8s/requirements-torch.txt ./
-# By hash: a file that is not the one the tests ran with is refused.
-RUN for list in requirements ${EXTRAS:+requirements-${EXTRAS}}; do \
+# By hash: a file that is not the one the tests ran with is refused. For another index, or a proxy with a certificate of its own:
+# docker build --secret id=pip,src=pip.conf --secret id=ca,src=ca.pem, with `cert = /run/secrets/ca` in that pip.conf.
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca \
+    for list in requirements ${EXTRAS:+requirements-${EXTRAS}}; do \
         pip install --no-cache-dir --require-hashes --no-deps --requirement "${list}.txt" || exit 1; \
     done
 
@@ -28,7 +30,7 @@ COPY pipeline pipeline
 COPY serve serve
 COPY configs configs
 # Editable: the project is installed once, in this folder, where the manifests name its files.
-RUN pip install --no-cache-dir --no-deps --editable . \
+RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable . \
  && python -m compileall -q pipeline serve && python -m serve.commands.launch.ship
 
 # numpy's threads would take the cores from the native code's.

@@ -4,8 +4,8 @@ In:    pyproject.toml; the metadata of the installed packages; pip's report of a
 Out:   constraints.txt: one `name==version` per package that serving, with torch or without, and tracing need, by way of others
        included; k8s/requirements.txt, which `pip install --require-hashes` reads, k8s/requirements-torch.txt with what PyTorch
        adds, and k8s/sbom.cdx.json, CycloneDX 1.6
-Never: a package that only tests, benchmarks or training need, of the base image, or of another platform than the image's; a
-       path, an index, a local version label or folder
+Never: a package that only tests, benchmarks or training need, or of the base image; a path, an index, a local version label or
+       folder
 """
 
 import argparse
@@ -14,9 +14,11 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,9 @@ REQUIREMENTS = ROOT / "k8s/requirements.txt"
 WITH_TORCH = ROOT / "k8s/requirements-torch.txt"
 SBOM = ROOT / "k8s/sbom.cdx.json"
 IMAGE = ("Linux", "x86_64", "3.11")  # system, processor and Python of the Dockerfile's base
+PROCESSORS, PYTHONS = ("x86_64", "aarch64"), ("3.11", "3.12", "3.13")  # without PyTorch, of images that may be built
+GLIBCS = ("2014", *(f"_2_{minor}" for minor in range(17, 37)))  # Debian 12's, which the base has, and older
+BUILD = Requirement("setuptools")  # of the project itself, in the image
 EXTRAS_OF_EVERY_IMAGE = ("ray", "tracing", "edge")
 NOT_STATED = "not stated"
 LONGEST_LICENSE = 60  # characters; longer ones are the text of a licence
@@ -49,15 +54,16 @@ IMAGE_HEAD = """\
 def main() -> int:
     """Writes every file; returns 1, with constraints.txt alone, where the index would answer for another platform's image."""
     argparse.ArgumentParser(description="Pin what the service needs in the versions installed here.").parse_args()
-    pins = {name: str(Version(distribution(name).version).public) for name in needed(direct_requirements())}
+    names = needed([*direct_requirements(), BUILD])
+    pins = {name: str(Version(distribution(name).version).public) for name in names}
     FILE.write_text(HEAD + "".join(f"{name}=={version}\n" for name, version in sorted(pins.items())), encoding="utf-8")
     print(f"{FILE.name}: {len(pins)} packages")
     here = (platform.system(), platform.machine(), ".".join(platform.python_version_tuple()[:2]))
     if here != IMAGE:
         print(f"hashes are those of the image's platform, {' '.join(IMAGE)}: run this there, not on {' '.join(here)}")
         return 1
-    packages = sorted(_asked_of_the_index(), key=_name)
-    _write(list(map(_requirement, packages)))
+    packages = sorted(_asked_of_the_index(FILE), key=_name)
+    _write(packages)
     SBOM.write_text(json.dumps(_bill([_component(package) for package in packages]), indent=1) + "\n", encoding="utf-8")
     print(f"{REQUIREMENTS.name}, {SBOM.name}: {len(packages)} packages")
     return 0
@@ -97,13 +103,29 @@ def walk(requirements: Iterable[Requirement]) -> Iterator[Requirement]:
                 ]
 
 
-def _write(lines: Sequence[str]) -> None:
+def _write(packages: Sequence[Mapping[str, Any]]) -> None:
     """Writes both lists of requirements: what every image installs, and what one with PyTorch does on top."""
-    always = needed(direct_requirements(EXTRAS_OF_EVERY_IMAGE))
+    always = needed([*direct_requirements(EXTRAS_OF_EVERY_IMAGE), BUILD])
     for file, purpose, belongs in ((REQUIREMENTS, "the image installs", True), (WITH_TORCH, "PyTorch adds", False)):
+        own = {_pin(package): {_sha256(package)} for package in packages if (_name(package) in always) is belongs}
+        if belongs:
+            for pin, digest in _other_platforms(own):
+                own[pin].add(digest)
+        hashes = {pin: " ".join(f"--hash=sha256:{digest}" for digest in sorted(digests)) for pin, digests in own.items()}
         text = IMAGE_HEAD.format(what=purpose, file=file.relative_to(ROOT))
-        text += "".join(f"{line}\n" for line in lines if (line.partition("==")[0] in always) is belongs)
-        file.write_text(text, encoding="utf-8")
+        file.write_text(text + "".join(f"{pin} {hashes[pin]}\n" for pin in sorted(own)), encoding="utf-8")
+
+
+def _other_platforms(pins: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yields each pin with the hash of its wheel for each platform."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked = Path(folder) / "pins.txt"
+        asked.write_text("\n".join(pins), encoding="utf-8")
+        for processor, python in product(PROCESSORS, PYTHONS):
+            platforms = (f"--platform=manylinux{glibc}_{processor}" for glibc in GLIBCS)
+            options = ("--only-binary=:all:", f"--python-version={python}", f"--target={folder}", *platforms)
+            for package in _asked_of_the_index(asked, *options):
+                yield _pin(package), _sha256(package)
 
 
 def license_of(metadata: Mapping[str, Any]) -> str:
@@ -121,11 +143,11 @@ def license_of(metadata: Mapping[str, Any]) -> str:
     return " OR ".join(stated) or expression.partition("\n")[0][:LONGEST_LICENSE] or NOT_STATED
 
 
-def _asked_of_the_index() -> Iterator[dict[str, Any]]:
+def _asked_of_the_index(asked: Path, *more: str) -> Iterator[dict[str, Any]]:
     environment = {name: value for name, value in os.environ.items() if name not in LOCAL_SOURCES}
-    options = ("--dry-run", "--no-deps", "--ignore-installed", "--quiet", "--report", "-", "--requirement", str(FILE))
+    options = ("--dry-run", "--no-deps", "--ignore-installed", "--quiet", "--report", "-", "--requirement", str(asked))
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", *options],
+        [sys.executable, "-m", "pip", "install", *options, *more],
         env=environment | {"PIP_CONFIG_FILE": os.devnull},
         stdout=subprocess.PIPE,
         check=True,
@@ -141,8 +163,8 @@ def _sha256(package: Mapping[str, Any]) -> str:
     return str(package["download_info"]["archive_info"]["hashes"]["sha256"])
 
 
-def _requirement(package: Mapping[str, Any]) -> str:
-    return f"{_name(package)}=={package['metadata']['version']} --hash=sha256:{_sha256(package)}"
+def _pin(package: Mapping[str, Any]) -> str:
+    return f"{_name(package)}=={package['metadata']['version']}"
 
 
 def _component(package: Mapping[str, Any]) -> dict[str, Any]:
