@@ -179,7 +179,7 @@ def test_every_pin_has_its_hash_and_nothing_else_is_installed():
     pins = [line.split(" --hash=") for line in pinned()]
     assert [pin for pin, *_ in pins] == lines(ROOT / "constraints.txt"), AGAIN
     assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest) for _, *digests in pins for digest in digests)
-    compiled = dict((pin.partition("==")[0], digests) for pin, *digests in pins)["numpy"]
+    compiled = {pin.partition("==")[0]: digests for pin, *digests in pins}["numpy"]
     assert len(compiled) == 6, "two processors, three releases of Python"
 
 
