@@ -99,10 +99,10 @@ def add(store: Store, options: argparse.Namespace) -> int:
     store.put(NAMESPACE, key_id, record.model_dump_json().encode(), replaces=0, keeps=1)
     print(key)
     print(f"id {key_id}; this is the only time the key is shown", file=sys.stderr)
-    return 0 if options.config is None else told_if_open(options.config, close=options.close)
+    return 0 if options.config is None else warn_if_open(options.config, close=options.close)
 
 
-def told_if_open(config: Path, *, close: bool) -> int:
+def warn_if_open(config: Path, *, close: bool) -> int:
     """Says that a service stays open although there is a key, or closes its configuration; exit code 1 if that fails.
 
     Raises:
@@ -138,9 +138,10 @@ def closed(text: str) -> str:
 
 def show(store: Store, options: argparse.Namespace) -> int:
     """Prints a line per key."""
-    for entry in store.changes(NAMESPACE).entries:
-        if not entry.versions:
-            continue
+    entries = [entry for entry in store.changes(NAMESPACE).entries if entry.versions]
+    if not entries:
+        print("there are no keys; `add NAME` makes one", file=sys.stderr)
+    for entry in entries:
         version, value = entry.versions[-1]
         try:
             record = read_record(entry.key, version, value)
