@@ -32,9 +32,15 @@ def read_manifest(root: Path) -> dict[str, str] | None:
 
 
 def manifest_hash(root: Path) -> str:
-    """Returns the hash of SHA256SUMS, which stands for all weights; empty for a checkpoint without a manifest."""
+    """Returns a hash of SHA256SUMS that stands for the voice; empty for a checkpoint without a manifest.
+
+    A small vocoder beside the full one does not change it.
+    """
     path = root / MANIFEST_FILE
-    return file_sha256(path) if path.is_file() else ""
+    if not path.is_file():
+        return ""
+    lines = path.read_bytes().splitlines(keepends=True)
+    return hashlib.sha256(b"".join(line for line in lines if line[66:].strip().decode() not in SMALL_FILES)).hexdigest()
 
 
 def write_manifest(root: Path, hashes: dict[str, str]) -> None:
