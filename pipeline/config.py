@@ -166,8 +166,7 @@ class VocoderConfig(StrictModel):
     use_decoder: bool = Field(True, description="true: decodes hidden states; false: codes, through the DVAE, faster")
     size: VocoderSize = Field(
         "full",
-        description="full: the checkpoint's vocoder; small: a smaller one that was learned from it, in asset/small/, for less "
-        "computing and memory; affects the bits of the audio",
+        description="small: the faster one in asset/small/, learned from the full one; affects the bits of the audio",
     )
     rows: int = Field(1, ge=1, le=64, description="windows per call; affects the bits of the audio on a CPU")
     matmul: Literal["float32", "tf32"] = Field(
