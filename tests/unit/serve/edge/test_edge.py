@@ -22,7 +22,9 @@ from pipeline.checkpoint.layout import GPT_FILE, TOKENIZER_FILE
 from pipeline.checkpoint.manifest import read_verified
 from pipeline.config import PipelineConfig
 from pipeline.errors import AtCapacity, ConfigError, EngineDead, NonFiniteOutput, SynthesisError
+from pipeline.yaml_loader import parse_yaml
 from serve.commands.operate.run_center import write_keys
+from serve.config.app_config import PROJECT
 from serve.config.config_file import find_mistakes
 from serve.edge import box_agent, box_folder
 from serve.edge.box_folder import LEAST_FREE_BYTES, BoxFolder, BoxTrouble, Superseded
@@ -492,6 +494,9 @@ def test_a_box_of_a_fleet_is_described(monkeypatch: pytest.MonkeyPatch):
     assert mistakes(EDGE) == []
     (mistake,) = mistakes(EDGE, placement="separate")
     assert "set pipeline.vocoder.placement: with_acoustic" in mistake
+    of_ray = parse_yaml((PROJECT / "configs/dev.yaml").read_text())
+    of_ray["applications"][0]["args"]["edge"] = EDGE
+    assert any("set runtime: process, or remove edge" in mistake for mistake in find_mistakes(of_ray))
     monkeypatch.setattr(process_config, "find_spec", lambda name: None)
     (mistake,) = mistakes(EDGE)
     assert "pip install 'chattts-serve[edge]'" in mistake
