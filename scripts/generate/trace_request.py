@@ -93,6 +93,12 @@ class Series:
     set = observe = inc
 
 
+class Stage(SimpleNamespace):
+    """A stage of some functions."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
 def handles(config: AppConfig, opened: ExitStack) -> dict[str, LocalHandle]:
     """Returns stage -> a handle whose calls run in this process, until `opened` is closed."""
     version, checkpoint = config.versions[0], open_checkpoint(DEMO_FOLDER)
@@ -103,7 +109,7 @@ def handles(config: AppConfig, opened: ExitStack) -> dict[str, LocalHandle]:
     frontend = LocalTextFrontend(DEMO_FOLDER, max_prompt=longest.max_prompt, max_steps=longest.max_steps)
 
     def handle(**methods: Callable[..., Any]) -> LocalHandle:
-        return LocalHandle(SimpleNamespace(**methods))
+        return LocalHandle(Stage(**methods))
 
     async def answer(value: object) -> object:
         return value
