@@ -80,9 +80,9 @@ class Cluster(Service):
             if _read(pid, "cmdline").startswith(title.encode()) and str(self.temp_dir).encode() in _read(pid, "environ")
         ]
 
-    def text_workers(self, app: str) -> list[int]:
-        """Process ids of the text workers beside an application's text replicas."""
-        parents = self.replicas(app, "TextNormalizer")
+    def text_workers(self, app: str, deployment: str = "TextNormalizer") -> list[int]:
+        """Process ids of the text workers of an application's replicas."""
+        parents = self.replicas(app, deployment)
         return [
             pid
             for pid in map(int, filter(str.isdigit, os.listdir("/proc")))

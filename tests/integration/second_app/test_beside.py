@@ -1,5 +1,7 @@
-"""An application whose acoustic replica decodes what it generates says what the one with a vocoder of its own says."""
+"""Two deployments, text in the ingress and the vocoder beside the engine, say what four deployments say."""
 
+import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -62,9 +64,11 @@ LINES = [f"Speaker {number} has this to say. It is not much, and it is soon over
 def beside(started: Cluster) -> Iterator[Cluster]:
     first = document_of("dev.yaml", app="chattts", route="/")
     first["http_options"]["port"] = started.port
-    second = document_of("dev.yaml", app="beside", route=ROUTE, pipeline={"vocoder": {"placement": "with_acoustic"}})
+    placements = {"pipeline": {"vocoder": {"placement": "with_acoustic"}}, "text": {"placement": "ingress"}}
+    second = document_of("dev.yaml", app="beside", route=ROUTE, **placements)
     application = second["applications"][0]
-    application["deployments"] = [deployment for deployment in application["deployments"] if deployment["name"] != "Vocoder"]
+    kept = [deployment for deployment in application["deployments"] if deployment["name"] in ("Ingress", "AcousticModel")]
+    application["deployments"] = kept
     deploy(first, second)
     yield started
     deploy(first)
@@ -104,6 +108,16 @@ def test_its_state_is_that_of_one_replica(beside: Cluster):
     assert vocoder["trouble"] == ""
     assert set(health["breakers"]) == {"text", "acoustic"}
     assert requests.get(beside.url(f"{ROUTE}/ready"), timeout=10).json() == {"status": "ready"}
+
+
+def test_a_dead_reader_of_texts_is_replaced_in_the_ingress(beside: Cluster):
+    (ingress,) = beside.replicas("beside", "Ingress")
+    (worker,) = beside.text_workers("beside", "Ingress")
+    os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: beside.text_workers("beside", "Ingress") not in ([], [worker]), 30.0)
+    assert speak(beside, ROUTE).content == speak(beside, "").content
+    assert beside.replicas("beside", "Ingress") == [ingress]
+    assert [entry["replica"] for entry in beside.health(ROUTE)["text"]]
 
 
 def test_the_next_replica_goes_on_with_the_samples_of_a_killed_one(beside: Cluster):
