@@ -23,6 +23,7 @@ ESCALATE_ABOVE = 0.8  # share of the capacity, or of the engine's queue, that ad
 RECOVER_BELOW = 0.5  # share at or below which a step is removed: far enough from the other that the level settles
 SLOW_RTF = 0.8  # [s per second of audio] adds a step, never a refusal: streams are about to stop
 FAST_RTF = 0.6  # at or below it, a step that was added for SLOW_RTF is removed
+DOUBTS = 32  # times as long, in time and in audio, between the two: a peak must not lower a lone listener's quality for ever
 ESCALATE_AFTER_S = 5.0  # how long the load must be high: more than one burst
 RECOVER_AFTER_S = 30.0  # how long it must be low: a step back is heard
 MOST_RECOVER_S = 960.0  # the same at most, after steps back that the machine could not keep
@@ -73,7 +74,7 @@ class DegradationLadder:
         busy = self.level < len(self._config.steps) and (fullness >= ESCALATE_ABOVE or easing)
         # A real-time factor that may not add a refusal may not keep one either.
         trial = self.level - 1 <= self._slow_level
-        keeps_up = is_measured and self.rtf <= FAST_RTF if trial else not slow
+        keeps_up = is_measured and (self.rtf <= FAST_RTF or self._keeps_up_for_long) if trial else not slow
         calm = self.level > 0 and fullness <= RECOVER_BELOW and keeps_up
         self._busy_since = (now if self._busy_since is None else self._busy_since) if busy else None
         self._calm_since = (now if self._calm_since is None else self._calm_since) if calm else None
@@ -82,8 +83,18 @@ class DegradationLadder:
             if easing and self._on_trial:
                 self._recover_s = min(2 * self._recover_s, MOST_RECOVER_S)
             self._move(1)
-        elif self._calm_since is not None and now - self._calm_since >= (self._recover_s if trial else RECOVER_AFTER_S):
+        elif self._calm_since is not None and now - self._calm_since >= self._wait_s(trial):
             self._move(-1, on_trial=trial)
+
+    @property
+    def _keeps_up_for_long(self) -> bool:
+        return self.rtf <= SLOW_RTF and self._audio_s >= DOUBTS * LEAST_S
+
+    def _wait_s(self, trial: bool) -> float:
+        """Returns how long it must be calm before a step is removed."""
+        if not trial:
+            return RECOVER_AFTER_S
+        return self._recover_s * (1 if self.rtf <= FAST_RTF else DOUBTS)
 
     def _measure(self, took_s: float, audio_s: float) -> None:
         if audio_s > 0:

@@ -202,6 +202,14 @@ def test_an_idle_service_stays_at_a_quality_that_it_keeps():
     assert looks(ladder, clock, 40, CALM, rtf=0.5)[-1] == 0
 
 
+def test_a_machine_that_is_neither_slow_nor_fast_goes_back_after_a_peak():
+    clock = HeldClock(0.0)
+    ladder = DegradationLadder(CONFIG, clock=clock)
+    looks(ladder, clock, 12, CALM, rtf=1.5)
+    assert looks(ladder, clock, 600, CALM, rtf=0.7)[-1] == 2
+    assert looks(ladder, clock, 2 * 3600, CALM, rtf=0.7)[-1] == 0, "a lone listener's speech was fast enough all the while"
+
+
 @settings(max_examples=examples(20))
 @given(st.lists(st.floats(0.01, 3), min_size=EASED + 1, max_size=EASED + 1), st.floats(0.01, 1))
 def test_the_ladder_settles_on_any_machine(factors, share):
