@@ -40,6 +40,8 @@ GROUPS = {
 
 COMMANDS = (
     Command("start", "serve.commands.launch.start", "Start the service and run it until Ctrl-C.", takes_config=True),
+    Command("status", "serve.commands.operate.service_status", "Show the services of this machine."),
+    Command("stop", "serve.commands.operate.stop_service", "Stop a service of this machine: its own processes alone."),
     Command("say", "serve.commands.say", "Speak a text into a sound file."),
     Command("read", "serve.commands.read", "Speak a book into a sound file, here or by a service (--url)."),
     Command("doctor", "serve.commands.doctor", "Check whether this machine can run the service.", takes_config=True),

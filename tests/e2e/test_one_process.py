@@ -167,6 +167,20 @@ def test_sigterm_lets_every_stream_end_and_takes_nothing_new(box: Box, home: Pat
         assert ending.of.exit_code() == 0
 
 
+def test_it_is_shown_and_stopped_by_its_port(box: Box, home: Path):
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "serve.commands", *words]
+        return subprocess.run(command, cwd=PROJECT, env=box.of.environment, capture_output=True, text=True, check=False)
+
+    assert run("status").stdout == f"{box.of.url}  ready  process {box.pid}\n"
+    with short_folder() as folder, started_box(home, folder) as ending:
+        assert "name the port of one" in run("stop").stderr
+        assert run("stop", str(ending.of.port)).returncode == 0
+        assert ending.of.exit_code() == 0
+    assert run("stop", str(ending.of.port)).returncode == 1
+    assert box.health()["admission"]["in_flight"] == 0, "the other one goes on"
+
+
 def test_ctrl_c_ends_it_at_once(home: Path):
     with short_folder() as folder, started_box(home, folder) as ending:
         ending.of.process.send_signal(signal.SIGINT)

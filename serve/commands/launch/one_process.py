@@ -12,8 +12,10 @@ from pathlib import Path
 import uvloop
 
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
+from pipeline.paths import cache_home
 from serve.commands.launch import open_files
 from serve.commands.launch.announce import announcement
+from serve.commands.launch.runs import Run
 from serve.config.config_file import ConfigFile, check_file
 from serve.local.local_service import LIMITS, LocalService
 
@@ -43,8 +45,18 @@ async def serve(file: ConfigFile) -> None:
     await service.start()
     host = "127.0.0.1" if file.listens == "0.0.0.0" else file.listens
     limits = [f"  Note:  {limit}" for limit in LIMITS.values()]
-    text = announcement(f"http://{host}:{file.port}", file.app.pipeline.checkpoint, limits)
-    await service.run(lambda: print(text, flush=True))
+    url = f"http://{host}:{file.port}"
+    text = announcement(url, file.app.pipeline.checkpoint, limits)
+    run = Run.begin(cache_home())
+
+    def say_ready() -> None:
+        run.note(url, {})
+        print(text, flush=True)
+
+    try:
+        await service.run(say_ready)
+    finally:
+        run.end()
 
 
 if __name__ == "__main__":

@@ -20,14 +20,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 from pipeline.durable_file import write_durably
 from serve.commands.launch.processes import end_session, sessions_with
 
 ID_VARIABLE = "CHATTTS_RUN"
+URL, PID = "CHATTTS_URL", "CHATTTS_PID"
 SOCKETS = "sockets"  # a link to a folder elsewhere
 TOKEN_BYTES = 32
 PATIENCE_S = 5.0
+NONE = "no service that `chattts-serve start` has made ready runs here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,9 @@ class Run:
         """Returns the file that a shell reads to get the environment in which Ray's commands reach this cluster."""
         return self.folder / "env"
 
-    def note(self, environment: Mapping[str, str]) -> None:
-        """Writes the variables with which Ray's commands reach the cluster."""
+    def note(self, url: str, environment: Mapping[str, str]) -> None:
+        """Writes where the service is, and the variables with which Ray's commands reach its cluster."""
+        environment = {**environment, URL: url, PID: str(os.getpid())}
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in environment.items()]
         write_durably(self.access, "".join(lines).encode(), mode=0o600)
 
@@ -100,10 +104,37 @@ def end_leftovers(home: Path) -> list[str]:
     return sorted(ended)
 
 
+@dataclass(frozen=True, slots=True)
+class RunningService:
+    """A service that is ready."""
+
+    folder: Path
+    """of its run"""
+    url: str
+    pid: int
+    """of the process that has started it, which ends it when it is signalled"""
+
+    @property
+    def port(self) -> int | None:
+        """Where it listens for HTTP."""
+        return urlsplit(self.url).port
+
+
+def services(home: Path) -> list[RunningService]:
+    """Returns the services that were started here and are ready."""
+    notes = [(folder, _variables((folder / "env").read_text(encoding="utf-8"))) for folder in _ready(home)]
+    return [RunningService(folder, note[URL], int(note[PID])) for folder, note in notes if note.keys() >= {URL, PID}]
+
+
 def running(home: Path) -> list[dict[str, str]]:
     """Returns, per running cluster, the variables with which Ray's commands reach it."""
-    files = [folder / "env" for folder in _folders(runs_folder(home)) if is_running(folder)]
-    return [_variables(file.read_text(encoding="utf-8")) for file in files if file.exists()]
+    notes = (_variables((folder / "env").read_text(encoding="utf-8")) for folder in _ready(home))
+    return [{name: value for name, value in note.items() if name not in (URL, PID)} for note in notes]
+
+
+def _ready(home: Path) -> list[Path]:
+    """Returns the folders of runs that are ready."""
+    return [folder for folder in _folders(runs_folder(home)) if is_running(folder) and (folder / "env").exists()]
 
 
 def is_running(folder: Path) -> bool:

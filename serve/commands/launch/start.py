@@ -161,7 +161,7 @@ def supervise(service: Service, settings: Settings, run: Run, environment: Mappi
     if not is_up:
         print(f"not ready after {limit_s:g} s:", *announce.missing(url, dashboard, token), sep="\n  ", file=sys.stderr)
         return 1
-    run.note(access_of(environment, announce.gcs_address(service.processes()), dashboard))
+    run.note(url, access_of(environment, announce.gcs_address(service.processes()), dashboard))
     ports = announce.open_ports(opened, port, haproxy_ports(environment), token is not None)
     console.print(
         announce.announcement(url, settings.checkpoint, announce.ray_details(ports, run.access)),

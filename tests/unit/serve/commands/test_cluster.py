@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serve.commands.launch.processes import end_session, is_free, listeners, members, process, sessions_with
-from serve.commands.launch.runs import Run, end_leftovers, running
+from serve.commands.launch.runs import Run, end_leftovers, running, services
 from serve.commands.operate import cluster as connection
 from serve.commands.operate import keys, leave_node
 from serve.config.app_config import PROJECT
@@ -86,7 +86,7 @@ def last_words_in(home: Path, *options: str, **variables: str) -> str:
 
 def begin_run(home: Path, address: str) -> Run:
     run = Run.begin(home)
-    run.note({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(run.token), "RAY_ADDRESS": address})
+    run.note("http://127.0.0.1:8000", {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(run.token), "RAY_ADDRESS": address})
     return run
 
 
@@ -248,7 +248,7 @@ from serve.commands.launch.runs import Run
 run = Run.begin(Path(sys.argv[1]))
 name, _, value = run.variable.partition("=")
 child = subprocess.Popen(["sleep", "600"], env=os.environ | {name: value}, start_new_session=True)
-run.note({"RAY_ADDRESS": "127.0.0.1:1"})
+run.note("http://127.0.0.1:8000", {"RAY_ADDRESS": "127.0.0.1:1"})
 print(child.pid, flush=True)
 time.sleep(600)
 """
@@ -276,7 +276,7 @@ def test_only_its_owner_can_read_it(tmp_path: Path):
         run = Run.begin(tmp_path / "a home")
     finally:
         os.umask(before)
-    run.note({"RAY_AUTH_TOKEN_PATH": str(run.token)})
+    run.note("http://127.0.0.1:8000", {"RAY_AUTH_TOKEN_PATH": str(run.token)})
     modes = {path.name: path.stat().st_mode & 0o777 for path in run.folder.iterdir()}
     assert modes == {"token": 0o600, "lock": 0o600, "env": 0o600, "sockets": 0o700}
     assert run.folder.stat().st_mode & 0o777 == run.folder.parent.stat().st_mode & 0o777 == 0o700
@@ -299,10 +299,11 @@ def test_each_run_has_a_token_of_its_own(tmp_path: Path):
 def test_what_is_noted_can_be_read_by_a_shell_and_by_scripts(tmp_path: Path):
     run = Run.begin(tmp_path / "it's a home")
     noted = {"RAY_AUTH_TOKEN_PATH": str(run.token), "RAY_ADDRESS": "127.0.0.1:6379"}
-    run.note(noted)
+    run.note("http://127.0.0.1:8000", noted)
     done = subprocess.run(["sh", "-c", f'. "{run.access}"; cat "$RAY_AUTH_TOKEN_PATH"'], capture_output=True, text=True)
     assert done.stdout == run.token.read_text()
     assert running(tmp_path / "it's a home") == [noted]
+    assert [(service.port, service.pid) for service in services(tmp_path / "it's a home")] == [(8000, os.getpid())]
     run.end()
     assert running(tmp_path / "it's a home") == []
 
