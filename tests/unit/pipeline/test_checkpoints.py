@@ -26,6 +26,7 @@ from pipeline.checkpoint.layout import (
     MANIFEST_FILE,
     MEL_DECODER_FILE,
     PRONUNCIATION_FILE,
+    SMALL_FILES,
     SPEAKERS_FILE,
     SPECIAL_TOKENS_FILE,
     TOKENIZER_FILE,
@@ -387,7 +388,8 @@ FOUND = [path for path in sorted(DEMO_FOLDER.rglob("*")) if path.is_file()]
 
 def test_every_file_is_there_and_vouched_for(tmp_path: Path):
     root = resolve("demo", tmp_path / "unused")
-    assert {*FILES, SPEAKERS_FILE, CAPABILITIES_FILE, PRONUNCIATION_FILE} == set(read_manifest(root)) == set(verify_files(root))
+    files = {*FILES, *SMALL_FILES, SPEAKERS_FILE, CAPABILITIES_FILE, PRONUNCIATION_FILE}
+    assert files == set(read_manifest(root)) == set(verify_files(root))
     assert not (tmp_path / "unused").exists(), "nothing is generated, nothing is copied"
 
 
