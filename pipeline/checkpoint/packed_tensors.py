@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 LEVELS = np.array([-63, -50, -40, -31, -24, -17, -11, -5, 1, 7, 12, 18, 25, 32, 41, 54], np.float32)
 """what codes of 4 bits stand for, in units of their group's scale"""
-GROUP = 32  # inputs that share a scale
+GROUP = 32  # inputs that share a scale; as in product_groups.h
 LARGEST = np.float32(127)
 Floats = NDArray[np.float32]
 

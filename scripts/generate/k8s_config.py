@@ -16,12 +16,13 @@ import yaml
 
 from pipeline.yaml_loader import parse_yaml
 from serve.commands.launch.ray_environment import Place, variables
+from serve.config import edge
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERLAYS = {"dev": "configs/k8s-dev.yaml", "prod": "configs/k8s-prod.yaml"}
 
 WORKER_GROUPS = {"dev": 1, "prod": 2}
-PORTS = {"redis": 6379, "rediss": 6379, "http": 80, "https": 443, "mqtt": 1883, "mqtts": 8883}
+PORTS = {"redis": 6379, "rediss": 6379, "http": 80, "https": 443} | edge.PORTS
 CLIENTS = 1  # the rule of the base's NetworkPolicy for clients
 CHANGES_NOTHING = {"op": "replace", "path": "/metadata/name", "value": "chattts"}
 

@@ -16,6 +16,8 @@ from pipeline.config import StrictModel
 
 SHAPE = "a broker is mqtt://[user:password@]host[:port], or mqtts:// for TLS, with a user and a password percent-encoded"
 BOX_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+PORTS = {"mqtt": 1883, "mqtts": 8883}
+"""where a broker listens unless its address says"""
 Option = Literal["client_id", "keepalive", "ca_certs", "certfile", "keyfile"]
 
 
@@ -27,7 +29,7 @@ def broker_url(url: str) -> str:
     """
     try:
         parts = urlsplit(url)
-        is_right = parts.scheme in ("mqtt", "mqtts") and bool(parts.hostname) and parts.port != 0
+        is_right = parts.scheme in PORTS and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_right = False
     if not is_right or not url.isprintable() or " " in url or parts.path.strip("/") or parts.query or parts.fragment:

@@ -19,7 +19,7 @@ from pipeline.checkpoint.layout import CAPABILITIES_FILE, MANIFEST_FILE, PRONUNC
 from pipeline.checkpoint.manifest import file_sha256, read_manifest, write_manifest
 from pipeline.config import StrictModel
 from pipeline.durable_file import write_durably
-from serve.edge.download import RetryPolicy, download
+from serve.edge.download import RetryPolicy, download, part_of, size_of
 from serve.edge.signed_manifest import FileEntry, Variant
 
 LEAST_FREE_BYTES = 128 << 20
@@ -126,10 +126,10 @@ class BoxFolder:
             BoxTrouble: the disk has not enough space.
         """
         missing = [file for file in variant.files if self._place(file) is None]
-        self._check_disk(sum(file.size - _size(self._part(file)) for file in missing))
+        self._check_disk(sum(file.size - size_of(self._part(file)) for file in missing))
         received, began = 0, time.monotonic()
         for file in missing:
-            received -= _size(self._part(file))
+            received -= size_of(self._part(file))
             self._fetch(file, f"{url}/files/{file.sha256}", stop)
             received += file.size
         return received / (time.monotonic() - began) if received > LEAST_RATE_BYTES else None
@@ -180,7 +180,7 @@ class BoxFolder:
         return path
 
     def _part(self, file: FileEntry) -> Path:
-        return self._files / f"{file.sha256}.part"
+        return part_of(self._files / file.sha256)
 
     def _check_disk(self, needed: int) -> None:
         free = shutil.disk_usage(self.root).free
@@ -193,7 +193,3 @@ class BoxFolder:
 
 def _content(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0

@@ -16,7 +16,7 @@ import aiomqtt
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from serve.config.edge import EdgeConfig, Option
+from serve.config.edge import PORTS, EdgeConfig, Option
 from serve.edge.signed_manifest import MOST_MESSAGE_BYTES
 
 LOG = logging.getLogger("ray.serve.chattts")
@@ -26,7 +26,6 @@ QUIET = logging.getLogger(
 QUIET.setLevel(logging.CRITICAL)
 
 TARGET, STATE = "chattts/boxes/{}/target", "chattts/boxes/{}/state"
-PORTS = {"mqtt": 1883, "mqtts": 8883}
 TLS_FILES: tuple[Option, ...] = ("ca_certs", "certfile", "keyfile")
 MOST_PACKET_BYTES = MOST_MESSAGE_BYTES + 1024
 MOST_QUEUED = 1000  # messages; a broker that sends more than can be read loses them

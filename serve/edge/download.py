@@ -76,19 +76,20 @@ def download(
         FetchError: the server cannot be reached, lacks the file, or sent other bytes than expected.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
+    part = part_of(path)
     failures = 0
     while True:
-        before = _size(part)
+        before = size_of(part)
         try:
             _continue(session, url, part, retries, on_progress)
             break
         except (requests.ConnectionError, requests.Timeout, TransportError, _CutShort) as error:
             reason = error
-        failures = 1 if _size(part) > before else failures + 1  # a connection that brought bytes resets the count
+        failures = 1 if size_of(part) > before else failures + 1  # a connection that brought bytes resets the count
         if failures >= retries.attempts:
             raise FetchError(
-                f"{url}: {failures} connections in a row brought nothing; the last one: {reason}. {_size(part)} bytes are kept",
+                f"{url}: {failures} connections in a row brought nothing; the last one: {reason}. "
+                f"{size_of(part)} bytes are kept",
                 EXIT_UNREACHABLE,
             ) from reason
         sleep(retries.pause_s(failures))
@@ -107,7 +108,7 @@ def _continue(
     session: requests.Session, url: str, part: Path, retries: RetryPolicy, on_progress: Callable[[int, int | None], None]
 ) -> None:
     """Uses one connection: continues where the .part file ends, or starts over if the server cannot resume."""
-    start = _size(part)
+    start = size_of(part)
     # A compressed body would count other bytes than the file has.
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
     timeouts_s = (retries.connect_timeout_s, retries.silence_timeout_s)
@@ -150,5 +151,11 @@ def _range_total(response: requests.Response) -> int | None:
     return int(total) if total.isdecimal() else None
 
 
-def _size(path: Path) -> int:
+def part_of(path: Path) -> Path:
+    """Returns where a file is until all of it is there."""
+    return path.with_name(f"{path.name}.part")
+
+
+def size_of(path: Path) -> int:
+    """Returns the size of a file; 0 where there is none."""
     return path.stat().st_size if path.exists() else 0

@@ -13,13 +13,12 @@ from contextlib import aclosing, suppress
 from statistics import median
 from typing import Any, Protocol
 
-import numpy as np
-
 from pipeline.errors import AtCapacity, SynthesisError
 from pipeline.spec import STEPS_PER_SECOND
-from pipeline.types import Head, Prompt, SamplingParams, Segment
+from pipeline.types import SamplingParams
+from serve.stages.acoustic_stage import short_prompt
 
-PROBE_STEPS = 64  # 1.4 s of audio
+PROBE_TOKEN, PROBE_STEPS = 7, 64  # 1.4 s of audio
 PROBE_LIMIT_S = 30.0
 PROBES, PROBE_PERIOD_S = 6, 10.0  # of a trial
 DECIDING = 3  # the last probes of a trial, whose median decides: the first run beside requests of the old stage
@@ -100,7 +99,8 @@ class StageSwap:
     async def _probe(self, stage: Any) -> float | None:
         """Returns the real-time factor of a short speech; None: the stage has no place for it now."""
         began, steps = 0.0, 0
-        speech = stage.generate(probe_prompt(), SamplingParams(seed=1, min_steps=PROBE_STEPS), PROBE_LIMIT_S, False)
+        prompt = short_prompt(PROBE_TOKEN, PROBE_STEPS)
+        speech = stage.generate(prompt, SamplingParams(seed=1, min_steps=PROBE_STEPS), PROBE_LIMIT_S, False)
         async with aclosing(speech) as blocks:
             async for block in blocks:
                 if isinstance(block, AtCapacity):
@@ -111,14 +111,3 @@ class StageSwap:
                     steps += len(block.codes)
                 began = began or time.monotonic()
         return (time.monotonic() - began) * STEPS_PER_SECOND / steps if steps else None
-
-
-def probe_prompt() -> Prompt:
-    """Returns a short prompt; its sound does not matter."""
-    return Prompt(
-        ids=np.full((16, 4), 7, np.int64),
-        text_mask=np.ones(16, np.bool_),
-        head=Head.CODE,
-        segment=Segment(text="", index=0, is_last=True),
-        max_steps=PROBE_STEPS,
-    )

@@ -229,9 +229,12 @@ class AcousticStage:
     async def close(self) -> None:
         """Ends its work, which nobody waits for any more."""
         await self._background.stop()
-        await asyncio.to_thread(self.__del__)
+        await asyncio.to_thread(self._close_parts)
 
     def __del__(self) -> None:
+        self._close_parts()
+
+    def _close_parts(self) -> None:
         for part in ("_engine", "_vocoder", "_tracing"):
             if (opened := getattr(self, part, None)) is not None:
                 opened.close()
@@ -243,11 +246,16 @@ def steps_ahead(prompt: Prompt) -> int:
 
 
 def warm_up_prompt() -> Prompt:
-    """Returns a short prompt of token 0; its sound does not matter."""
+    """Returns a short prompt of token 0."""
+    return short_prompt(0, WARM_UP_STEPS)
+
+
+def short_prompt(token: int, max_steps: int) -> Prompt:
+    """Returns a prompt of one token, repeated; its sound does not matter."""
     return Prompt(
-        ids=np.zeros((WARM_UP_POSITIONS, 4), np.int64),
+        ids=np.full((WARM_UP_POSITIONS, 4), token, np.int64),
         text_mask=np.ones(WARM_UP_POSITIONS, np.bool_),
         head=Head.CODE,
         segment=Segment(text="", index=0, is_last=True),
-        max_steps=WARM_UP_STEPS,
+        max_steps=max_steps,
     )

@@ -1,5 +1,6 @@
 """The services of the session: the one cluster, and one without Ray."""
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +8,14 @@ import pytest
 from tests.support.cluster import Cluster, start_cluster, stop_cluster
 from tests.support.service import Service, is_idle, one_process
 from tests.support.waiting import wait_until
+
+
+@contextlib.contextmanager
+def nothing_under_way(service: Service) -> Iterator[None]:
+    """Before and after the block."""
+    wait_until(lambda: is_idle(service.health()), 30.0)
+    yield
+    wait_until(lambda: is_idle(service.health()), 30.0)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -41,14 +50,12 @@ def running(runtime: str, request: pytest.FixtureRequest) -> Service:
 @pytest.fixture
 def service(running: Service) -> Iterator[Service]:
     """It, with nothing under way, before and after."""
-    wait_until(lambda: is_idle(running.health()), 30.0)
-    yield running
-    wait_until(lambda: is_idle(running.health()), 30.0)
+    with nothing_under_way(running):
+        yield running
 
 
 @pytest.fixture
 def cluster(started: Cluster) -> Iterator[Cluster]:
     """The cluster with nothing under way, before and after."""
-    wait_until(lambda: is_idle(started.health()), 30.0)
-    yield started
-    wait_until(lambda: is_idle(started.health()), 30.0)
+    with nothing_under_way(started):
+        yield started

@@ -13,9 +13,9 @@ import ctypes
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.checkpoint.packed_tensors import GROUP
 from pipeline.native.memory import LANES, PANEL
 
-GROUP = 32  # inputs that share a scale; as in product_groups.h
 BYTES = 0.5 + 2 / GROUP  # of a weight, its part of the scale included
 
 FourBits = tuple[NDArray[np.uint8], NDArray[np.uint16]]

@@ -22,6 +22,7 @@ BEHIND_HAPROXY = "API behind HAProxy"
 WITH_TOKEN = frozenset({RAY, REPLICA_CALLS, "Ray's dashboard"})
 FIRST_WORDS = '{"input": "Five one one, two five five.", "voice": "default", "seed": 1, "response_format": "wav"}'
 ANSWER_S = 2.0
+ANY_HOST = "0.0.0.0"
 
 
 def own_listeners(processes: Sequence[Process]) -> list[tuple[Process, Listener]]:
@@ -109,10 +110,21 @@ def announcement(url: str, checkpoint: str, details: Iterable[str]) -> str:
     return "\n".join(lines)
 
 
+def address_here(host: str, port: int) -> str:
+    """Returns the URL of a service for clients on this machine."""
+    return f"http://{'127.0.0.1' if host == ANY_HOST else host}:{port}"
+
+
+def session_here() -> requests.Session:
+    """Returns a session that takes no proxy on the way to this machine."""
+    session = requests.Session()
+    session.trust_env = False
+    return session
+
+
 def missing(url: str, dashboard: str | None, token: str | None) -> list[str]:
     """Returns sentences on what keeps a service from becoming ready."""
-    with requests.Session() as session:
-        session.trust_env = False  # no proxy on the way to this machine
+    with session_here() as session:
         return [_of_ready(session, url), *(_of_deployments(session, dashboard, token) if dashboard is not None else ())]
 
 

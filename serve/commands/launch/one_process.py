@@ -14,7 +14,7 @@ import uvloop
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
 from pipeline.paths import cache_home
 from serve.commands.launch import open_files
-from serve.commands.launch.announce import announcement
+from serve.commands.launch.announce import address_here, announcement
 from serve.commands.launch.runs import Run
 from serve.config.config_file import ConfigFile, check_file
 from serve.local.local_service import LIMITS, LocalService
@@ -43,9 +43,8 @@ async def serve(file: ConfigFile) -> None:
     """Starts the service and runs it to its end."""
     service = LocalService(file)
     await service.start()
-    host = "127.0.0.1" if file.listens == "0.0.0.0" else file.listens
     limits = [f"  Note:  {limit}" for limit in LIMITS.values()]
-    url = f"http://{host}:{file.port}"
+    url = address_here(file.listens, file.port)
     text = announcement(url, file.app.pipeline.checkpoint, limits)
     run = Run.begin(cache_home())
 

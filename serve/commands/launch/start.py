@@ -42,7 +42,6 @@ START_MARGIN_S = 120.0  # on top of limits.start_timeout_s: Ray's own start and 
 DRAIN_MARGIN_S = 60.0  # to connect to the cluster and to get its answer
 STOP_MARGIN_S = 30.0
 READY_S = 2.0
-ANY_HOST = "0.0.0.0"
 CHANGES = ("host", "port", "checkpoint")
 
 
@@ -152,7 +151,7 @@ def supervise(service: Service, settings: Settings, run: Run, environment: Mappi
         StopRequested: this process received a signal.
         ServiceDied: a process that Ray cannot replace has ended.
     """
-    url, port = http_address(settings), settings.port
+    url, port = announce.address_here(settings.host, settings.port), settings.port
     limit_s = settings.start_timeout_s + START_MARGIN_S
     with console.status("starting Ray, loading, warming up"):
         is_up = service.watch(lambda: is_ready(service, url, port), limit_s=limit_s)
@@ -244,8 +243,8 @@ def taken_ports(settings: Settings, environment: Mapping[str, str]) -> Iterator[
         yield f"{port_conflict(settings.host, settings.port)}, or change http_options.port in {settings.path}"
     variables = {use: name for name, (_, use) in HAPROXY_PORTS.items()}
     for port, use in haproxy_ports(environment).items():
-        if not is_free(ANY_HOST, port):
-            yield f"{port_conflict(ANY_HOST, port)}, set {variables[use]} ({use}), or start with --plain"
+        if not is_free(announce.ANY_HOST, port):
+            yield f"{port_conflict(announce.ANY_HOST, port)}, set {variables[use]} ({use}), or start with --plain"
 
 
 def port_conflict(host: str, port: int) -> str:
@@ -269,19 +268,12 @@ def drain(service: Service, config: Path, grace_s: float, environment: Mapping[s
         draining.wait()
 
 
-def http_address(settings: Settings) -> str:
-    """Returns the URL of the service for clients on this machine."""
-    host = "127.0.0.1" if settings.host == ANY_HOST else settings.host
-    return f"http://{host}:{settings.port}"
-
-
 def is_ready(service: Service, url: str, port: int) -> bool:
     """True if /ready answers 200 and one of our own processes listens on the port."""
     if not any(listener.port == port for _, listener in announce.own_listeners(service.processes())):
         return False
     try:
-        with requests.Session() as session:
-            session.trust_env = False  # no proxy on the way to this machine
+        with announce.session_here() as session:
             return session.get(f"{url}/ready", timeout=READY_S).status_code == 200
     except requests.RequestException:
         return False

@@ -11,6 +11,7 @@ import sys
 import requests
 
 from pipeline.paths import cache_home
+from serve.commands.launch.announce import session_here
 from serve.commands.launch.runs import NONE, services
 
 ANSWER_S = 5.0
@@ -30,8 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
 def state_of(url: str) -> str:
     """Returns what a service says of itself: ready, or why not."""
     try:
-        with requests.Session() as session:
-            session.trust_env = False  # no proxy on the way to this machine
+        with session_here() as session:
             answer = session.get(f"{url}/ready", timeout=ANSWER_S)
             return "ready" if answer.ok else f"not ready: {answer.json()['error']['message']}"
     except (requests.RequestException, ValueError, KeyError):

@@ -31,7 +31,6 @@ def main(arguments: list[str] | None = None) -> int:
     (service,) = running
     print(f"stopping {service.url} (process {service.pid}){'' if args.now else '; running streams may end first'}", flush=True)
     os.kill(service.pid, signal.SIGINT if args.now else signal.SIGTERM)
-    while True:
-        if not is_running(service.folder):
-            return 0
+    while is_running(service.folder):
         time.sleep(POLL_S)
+    return 0

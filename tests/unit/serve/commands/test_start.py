@@ -179,7 +179,7 @@ def test_a_service_that_does_not_come_up_is_ended_and_what_is_missing_is_said(co
             signal.signal(number, handler)
     output = capfd.readouterr().err
     assert "not ready after 0 s" in output
-    assert f"{start.http_address(config)}/ready does not answer (ConnectionError)" in output
+    assert f"{announce.address_here(config.host, config.port)}/ready does not answer (ConnectionError)" in output
 
 
 def test_a_stranger_on_the_port_is_not_taken_for_the_service(config: Settings):
@@ -190,7 +190,7 @@ def test_a_stranger_on_the_port_is_not_taken_for_the_service(config: Settings):
             return []
 
     with socket.create_server(("127.0.0.1", config.port)):
-        assert not start.is_ready(NotOurs(), start.http_address(config), config.port)
+        assert not start.is_ready(NotOurs(), announce.address_here(config.host, config.port), config.port)
 
 
 def test_ray_gets_a_python_whose_path_a_shell_can_read(tmp_path: Path, monkeypatch):
