@@ -213,11 +213,10 @@ def test_nobody_ends_his_own_session():
 def test_an_open_port_is_found_with_its_owner_and_its_reach(family, host, is_local):
     with socket.socket(family) as server:
         try:
-            server.bind((host, 0))
+            server.bind((host, port := free_port()))  # which nobody has in the other family either
         except OSError:
             pytest.skip(f"this machine has no {host}")
         server.listen()
-        port = server.getsockname()[1]
         (listener_found,) = [listener for listener in listeners() if listener.port == port]
         assert listener_found.is_local == is_local
         assert listener_found.pid == os.getpid()
