@@ -152,6 +152,8 @@ class AtCapacity(SynthesisError):
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.replica = ""
+        """the unique name of the replica that refuses; empty: none does, or it is not known"""
 
 
 class Draining(SynthesisError):
@@ -226,7 +228,12 @@ class EngineDead(EngineFault):
 
 
 class OtherBuild(EngineDead):
-    """Nothing is left that generates the steps that follow: what was delivered comes from another build of the model."""
+    """What was delivered comes from another build of the model than that of `replica`: `build`; both empty: it is not known."""
+
+    def __init__(self, message: str, *, replica: str = "", build: str = "") -> None:
+        super().__init__(message)
+        self.replica = replica
+        self.build = build
 
 
 class WorkerDied(EngineDead):

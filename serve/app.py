@@ -23,6 +23,7 @@ from serve.deployments.text_normalizer import TextNormalizer
 from serve.deployments.vocoder import Vocoder
 from serve.observability.tracing import check_tracing
 from serve.remote.ray_private import requires_token
+from serve.remote.step_router import router_config
 
 LOG = logging.getLogger("ray.serve")
 
@@ -57,30 +58,33 @@ def build_app(args: dict[str, Any]) -> Application:
         ConfigError: the args, or the file they stand in, are wrong, or a folder it names cannot be written.
     """
     config = read_app_config(args)
-    listens: str | None = None
-    if config.source is not None:
-        file = check_file(project_path(config.source))
+    file = None if config.source is None else check_file(project_path(config.source))
+    if file is not None:
         file.check_code()
-        listens = file.listens
     check_tracing(config.tracing)
     check_folders(config)
     if (risk := exposure_of_this_cluster()) is not None:
         LOG.warning(risk)
-    versions, tracing = config.versions, config.tracing
+    tracing = config.tracing
+
+    def stage(deployment: Any, name: str, *arguments: object) -> Application:
+        scaling = {} if file is None else file.deployment(name).get("autoscaling_config") or {}
+        router = router_config(name, by_steps=deployment is AcousticModel, may_sleep=scaling.get("min_replicas") == 0)
+        return deployed(deployment.options(name=name, request_router_config=router), *arguments)
+
     stages = {}
     if config.text.placement == "separate":
-        stages[TEXT] = deployed(TextNormalizer, config.pipelines, tracing)
-    for version in versions:
+        stages[TEXT] = stage(TextNormalizer, TEXT, config.pipelines, tracing)
+    for version in config.versions:
         pipeline, checkpoint = version.pipeline, version.pipeline.checkpoint
         beside = pipeline.vocoder if pipeline.vocoder.is_beside_engine else None
-        stages[version.acoustic] = deployed(AcousticModel, pipeline.engine, checkpoint, tracing, beside, name=version.acoustic)
+        stages[version.acoustic] = stage(AcousticModel, version.acoustic, pipeline.engine, checkpoint, tracing, beside)
         if version.owns_vocoder:
-            stages[version.vocoder] = deployed(Vocoder, pipeline.vocoder, checkpoint, tracing, name=version.vocoder)
-    return deployed(Ingress, config, stages, listens)
+            stages[version.vocoder] = stage(Vocoder, version.vocoder, pipeline.vocoder, checkpoint, tracing)
+    return deployed(Ingress, config, stages, None if file is None else file.listens)
 
 
-def deployed(deployment: Any, *constructor_args: object, name: str | None = None) -> Application:
+def deployed(deployment: Any, *constructor_args: object) -> Application:
     """Binds a deployment; Serve's decorators hide from type checkers that they return one."""
-    named = deployment if name is None else deployment.options(name=name)
-    application: Application = named.bind(*constructor_args)
+    application: Application = deployment.bind(*constructor_args)
     return application

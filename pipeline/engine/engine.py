@@ -30,7 +30,7 @@ from pipeline.engine.sequence import Sequence, StepStream
 from pipeline.errors import SynthesisError, TextTooLong
 from pipeline.model.gpu.placement import on_this_machine
 from pipeline.model.out_of_memory import named_out_of_memory
-from pipeline.types import Prompt, SamplingParams, StepBlock
+from pipeline.types import LoadReport, Prompt, SamplingParams, StepBlock
 from pipeline.with_torch import check_seed_mode, torch_part
 
 WARM_UP_TIMEOUT_S = 600.0
@@ -102,6 +102,8 @@ class Engine:
         self._width = checkpoint.gpt_spec.width
         self._scheduler = Scheduler(config)
         self._loop = EngineLoop(config, self._scheduler, observer or NullEngineObserver(), clock)
+        self._report = self._scheduler.load_report()
+        self._reported = (0, 0, 0)  # rounds, running and waiting sequences, when the report was made
         with named_out_of_memory("the acoustic model", "lower engine.slots and engine.kv_budget_mib, or give it more memory"):
             self._runner = self._loop.start(lambda: factory(config, checkpoint))
 
@@ -215,6 +217,17 @@ class Engine:
                 listened_s=self._loop.listened_s,
                 kv_bytes=self._runner.kv_bytes,
             )
+
+    def load_report(self) -> LoadReport:
+        """Returns the work before the engine, as of the latest round."""
+        with self._loop.wake:
+            scheduler, loop = self._scheduler, self._loop
+            state = loop.rounds, scheduler.num_running, scheduler.num_waiting
+            if state != self._reported:
+                steps = loop.listened_rounds * self._config.steps_per_round
+                self._report = replace(scheduler.load_report(), listened_steps=steps, listened_s=loop.listened_s)
+                self._reported = state
+            return self._report
 
     @property
     def num_graphs(self) -> int:

@@ -27,7 +27,7 @@ from pipeline.engine.turns import SlotCounts, next_turn, num_decoding
 from pipeline.engine.waiting_queue import WaitQueue
 from pipeline.errors import AtCapacity, DeadlineExceeded, ReaderStalled, SynthesisError
 from pipeline.spec import STEPS_PER_SECOND
-from pipeline.types import Lane
+from pipeline.types import Lane, LoadReport
 
 PREFILL_BUCKET = 16
 """prompts are padded to a multiple of this [positions]"""
@@ -162,6 +162,35 @@ class Scheduler:
             return self._config.slots
         paused = sum(sequence.paused_since is not None for sequence in running)
         return min(self._config.slots, self.pace.most_rows + paused)
+
+    def load_report(self) -> LoadReport:
+        """Returns the work before the engine."""
+        running, waiting = self._running(), list(self.queue)
+        steps = dict.fromkeys(Lane, 0.0)
+        total = 0.0
+        for sequence in waiting:
+            predicted = self.queue.predict(sequence)
+            steps[sequence.lane] += predicted - sequence.steps
+            total += predicted
+        remaining = 0.0
+        for sequence in running:
+            predicted = self.queue.predict(sequence)
+            remaining += predicted - sequence.steps
+            total += predicted
+        count = len(running) + len(waiting)
+        fixed_s = self.pace.step_s(0)
+        return LoadReport(
+            usable=self.usable_slots,
+            running=len(running),
+            waiting=len(waiting),
+            waiting_steps=(steps[Lane.INTERACTIVE], steps[Lane.STANDARD], steps[Lane.BULK]),
+            remaining_steps=remaining,
+            mean_steps=total / count if count else self.queue.usual_steps,
+            fixed_s=fixed_s,
+            row_s=self.pace.step_s(1) - fixed_s,
+            listened_steps=0,
+            listened_s=0.0,
+        )
 
     def submit(
         self, sequence: Sequence, *, admitted: bool, retry_after_s: float, throughput: ThroughputEstimate | None = None

@@ -39,6 +39,7 @@ class WaitQueue:
             Lane.STANDARD: config.standard_patience_s,
             Lane.BULK: max(config.standard_patience_s, config.bulk_patience_s),
         }
+        self._most_steps = config.max_steps
         self._waiting: list[Sequence] = []
         self._served = dict.fromkeys(Lane, 0.0)  # virtual start of the last sequence that left each lane
         self._ends: dict[tuple[Lane, str], float] = {}  # virtual end of each tenant's last sequence
@@ -55,6 +56,11 @@ class WaitQueue:
     def count(self, lane: Lane) -> int:
         """Returns how many sequences of one lane wait."""
         return sum(sequence.lane is lane for sequence in self._waiting)
+
+    @property
+    def usual_steps(self) -> float:
+        """Steps that a sequence of which nothing is known will probably make."""
+        return self._share.value * self._most_steps
 
     def predict(self, sequence: Sequence) -> float:
         """Returns how many steps the sequence will probably make in all."""

@@ -32,7 +32,7 @@ from pipeline.types.request import (
     Turn,
     Voice,
 )
-from pipeline.types.speech import Admission, CacheResult, FinishReason, Position, StepBlock
+from pipeline.types.speech import Admission, CacheResult, FinishReason, LoadReport, Position, StepBlock
 from pipeline.types.text import Change, Head, Op, Prompt, Refined, Segment, Span, SpanKind, SpeechPlan, SpeechText
 from pipeline.types.timing import Coverage, Followed, Mark, SpokenWord, TimeDetail, TimedItem, TimeKind, TimeQuality
 
@@ -59,6 +59,7 @@ __all__ = [
     "Lane",
     "Latency",
     "LexiconEntry",
+    "LoadReport",
     "Mark",
     "Op",
     "Passage",

@@ -1,6 +1,6 @@
-"""Speech: the decode steps of a sequence, and why it ended.
+"""Speech: the decode steps of a sequence, and why it ended; the load of the engine that makes them.
 
-Out:   StepBlock
+Out:   StepBlock, LoadReport
 Never: scheduling
 """
 
@@ -9,6 +9,8 @@ from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pipeline.types.request import Lane
 
 
 class CacheResult(StrEnum):
@@ -41,6 +43,59 @@ class Admission:
     """from the slot to the first decode round; on a GPU the time to enqueue the work [s]"""
 
 
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """The work before one engine at one moment."""
+
+    usable: int
+    """slots that may be taken at the present pace"""
+    running: int
+    waiting: int
+    """sequences in slots, and without one"""
+    waiting_steps: tuple[float, float, float]
+    """predicted steps of those that wait, by lane, the most urgent first"""
+    remaining_steps: float
+    """predicted steps to come of those in slots"""
+    mean_steps: float
+    """predicted steps of one sequence"""
+    fixed_s: float
+    row_s: float
+    """a step of n rows takes fixed_s + n row_s; both 0 before the first round [s]"""
+    listened_steps: int
+    """steps that each listener has got since start"""
+    listened_s: float
+    """time they took [s]"""
+    replica: str = ""
+    """its unique name"""
+    build: str = ""
+    """the fingerprint of what it generates"""
+
+    def step_s(self, rows: int) -> float:
+        """Returns how long a step takes [s]."""
+        return self.fixed_s + self.row_s * min(rows, self.usable)
+
+    @property
+    def capacity(self) -> float:
+        """Steps per second with all usable slots taken; 0: unknown."""
+        step_s = self.step_s(self.usable)
+        return self.usable / step_s if step_s else 0.0
+
+    def first_audio_s(self, calls: int, lane: Lane, first_steps: int) -> float:
+        """Returns the predicted time to the first audio of a newcomer [s].
+
+        Args:
+            calls: sequences that are there at present; those beyond the report have come since.
+            first_steps: that the first audio takes.
+        """
+        wait_s = 0.0
+        if calls >= self.usable:
+            since = calls - self.running - self.waiting
+            ahead = max(0.0, sum(self.waiting_steps[: list(Lane).index(lane) + 1]) + since * self.mean_steps)
+            mean_left = self.remaining_steps / self.running if self.running else self.mean_steps
+            wait_s = (mean_left + ahead) / self.usable * self.step_s(self.usable)
+        return wait_s + first_steps * self.step_s(calls + 1)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepBlock:
     """Consecutive steps of one sequence, which leave the engine together. A step is four codes, one per codebook, and the
@@ -60,6 +115,8 @@ class StepBlock:
     """what the steps so far complete, if the model decodes what it generates; None: `hidden` is decoded elsewhere"""
     first_sample: int = 0
     """of the sequence, where `samples` begin"""
+    report: LoadReport | None = None
+    """on the first and the last block that leave a replica"""
 
     @property
     def stop(self) -> int:

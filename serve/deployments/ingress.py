@@ -22,6 +22,7 @@ from serve.protocols.api import create_api
 from serve.protocols.riva.calls import CallContext
 from serve.remote.remote_handle import RemoteHandle
 from serve.remote.replica import replica_context
+from serve.stages.replica_table import table_of
 from serve.stages.stage_handle import StageHandle
 from serve.stages.text_stage import TextStage
 
@@ -47,7 +48,7 @@ class Ingress(IngressReplica):
     ) -> None:
         """As IngressReplica.start. Serve sends the replica no request before this returns."""
         context = replica_context()
-        handles: dict[str, StageHandle] = {name: RemoteHandle(handle) for name, handle in stages.items()}
+        handles: dict[str, StageHandle] = {name: RemoteHandle(handle, table_of(name)) for name, handle in stages.items()}
         self._text: TextStage | None = None
         if TEXT not in stages:
             self._text = TextStage()

@@ -57,7 +57,6 @@ from serve.resilience.rollout import Rollout
 from serve.speech.conversation.conversation import Conversations
 from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import ModelSelector
-from serve.speech.recent_overload import RecentOverload
 from serve.speech.resuming import Resuming
 from serve.speech.speech_services import SpeechServices
 from serve.stages.code_cache import follow_purges
@@ -198,7 +197,6 @@ def build_speech(
         ),
         models=models,
         degrader=Degrader(config.degrade, tags_by_default=config.limits.control_tags == "by_default"),
-        overload=RecentOverload(),
         observer=observer,
         refusals=RefusalTally(),
         tracing=Tracing(config.tracing, "Ingress", context.replica),
@@ -294,7 +292,7 @@ async def shed_load(speech: SpeechServices, replicas: Replicas, metrics: Ingress
     admission, degrader, before = speech.admission, speech.degrader, (-1, -1)
     while True:
         now = admission.admitted, admission.in_flight
-        queue, took_s, audio_s = await replicas.load() if admission.in_flight or now != before else (0.0, 0.0, 0.0)
+        queue, took_s, audio_s = replicas.load() if admission.in_flight or now != before else (0.0, 0.0, 0.0)
         before = now  # the end of a speech, and what began and ended since the last look, count too
         degrader.observe(max(queue, admission.in_flight / admission.capacity), took_s, audio_s)
         metrics.set_degradation(degrader.config.steps, degrader.ladder.level)

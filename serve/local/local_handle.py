@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from pipeline.errors import EngineFault, SynthesisError
 from serve.resilience.quarantine import CURRENT_REQUEST, TrackedRequest
+from serve.stages.replica_table import ReplicaTable
 from serve.stages.stage_handle import raised
 
 
@@ -23,6 +24,7 @@ class LocalHandle:
     def __init__(self, stage: Any) -> None:
         self.stage = stage
         """takes the requests that begin now"""
+        self.table = ReplicaTable()
         self._begun: WeakKeyDictionary[TrackedRequest, Any] = WeakKeyDictionary()
         self._calls: Counter[Any] = Counter()
 
@@ -70,10 +72,6 @@ class LocalHandle:
     async def ask_all(self, method: str) -> list[Any]:
         """As StageHandle says."""
         return [await getattr(self.stage, method)()]
-
-    def has_no_replica(self) -> bool:
-        """As StageHandle says."""
-        return False
 
 
 def _fault(error: Exception) -> EngineFault:

@@ -99,6 +99,8 @@ def _wrong_settings(document: dict[str, Any]) -> Iterator[str]:
             yield f"{dotted('', (*at, 'name'))}: {name} appears twice"
         names.append(name)
         yield from _wrong_policy(deployment, (*at, "autoscaling_config", "policy"))
+        if "request_router_config" in deployment and name != "Ingress":
+            yield f"{dotted('', (*at, 'request_router_config'))}: the service sets the router of its stages; remove this key"
         for key, model in (("autoscaling_config", AutoscalingConfig), ("request_router_config", RequestRouterConfig)):
             if key in deployment:
                 yield from invalid(model, deployment[key], dotted("", (*at, key)))

@@ -36,19 +36,6 @@ def is_stopping() -> bool:
     return bool(getattr(getattr(replica, "_replica_impl", None), "_shutting_down", False))
 
 
-def has_no_replica(handle: DeploymentHandle[Any]) -> bool:
-    """True if a deployment may be without replicas, and is; False as long as nothing is known of it.
-
-    Serve tells its routers of replicas and settings as they change. No call that waits for a replica would say so.
-    Replaced by: DeploymentHandle.running_replicas(), or a router of our own on Serve's public RequestRouter.
-    """
-    router: Any = getattr(getattr(handle, "_router", None), "_asyncio_router", None)
-    if router is None or router.request_router is None:
-        return False
-    scaling = router._metrics_manager.autoscaling_config
-    return scaling is not None and scaling.min_replicas == 0 and not router.request_router.curr_replicas
-
-
 async def broadcast(handle: DeploymentHandle[Any], method: str) -> list[Any]:
     """Calls a method of every replica and returns the results to wait for, each with `get_async` and `cancel`.
 

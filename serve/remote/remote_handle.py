@@ -18,7 +18,8 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, 
 from ray.serve.handle import DeploymentHandle
 
 from pipeline.errors import AtCapacity, EngineDead, EngineFault, SynthesisError
-from serve.remote.ray_private import broadcast, has_no_replica
+from serve.remote.ray_private import broadcast
+from serve.stages.replica_table import ReplicaTable
 from serve.stages.stage_handle import ReplicaDied, raised
 
 SERVE_ERRORS = (BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError)
@@ -34,7 +35,12 @@ class RemoteHandle:
     Serve sends references, Ray writes the messages in its own way, and the choice changes nothing.
     """
 
-    def __init__(self, handle: DeploymentHandle[Any]) -> None:
+    def __init__(self, handle: DeploymentHandle[Any], table: ReplicaTable | None = None) -> None:
+        """
+        Args:
+            table: the table that the deployment's router keeps; None: there is none.
+        """
+        self.table = table or ReplicaTable()
         self._handle = handle.options(request_serialization="pickle", response_serialization="pickle")
 
     @cached_property
@@ -73,10 +79,6 @@ class RemoteHandle:
             return []
         answers = await asyncio.gather(*map(_in_time, results))
         return [answer for answer in answers if answer is not None]
-
-    def has_no_replica(self) -> bool:
-        """As StageHandle says."""
-        return has_no_replica(self._handle)
 
 
 async def _in_time(result: Any) -> object:

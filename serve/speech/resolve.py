@@ -81,8 +81,6 @@ def resolve_job(
     scheduling = replace(_scheduling(body, context, services), latency=latency, skipped_chunk_sizes=skipped)
     services.degrader.check_admitted(scheduling.lane)
     cache_mode = _cache_mode(body, context.cache_control, is_seeded=seed is not None)
-    if cache_mode in (CacheMode.NO_STORE, CacheMode.REFRESH):  # otherwise the cache may answer
-        services.overload.check(selection.version.id, scheduling.lane)
     request = replace(
         build_request(selection, context, services, seed=seed),
         scheduling=scheduling,

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from pipeline.audio.encode import Encoder, encode_whole
 from pipeline.audio.formats import IN_WAV, AudioFormat
-from pipeline.errors import AtCapacity, DeadlineExceeded
+from pipeline.errors import DeadlineExceeded
 from pipeline.types import AudioChunk, TimedItem
 from serve.access.idempotency import checked_key, seed_of
 from serve.access.resume_tokens import Continuation, Origin
@@ -224,8 +224,6 @@ class SpeechSession:
                 yield self._timed(job)
             yield Finished(job, recorder.audio_s, recorder.report, recorder.warnings)
         except Exception as error:
-            if type(error) is AtCapacity:  # a deadline that cannot be kept says nothing about others
-                self._services.overload.note(job.request.model, job.request.scheduling.lane, error)
             recorder.failed(error)
             raise
         recorder.finished()

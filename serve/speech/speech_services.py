@@ -18,7 +18,6 @@ from serve.observability.request_log import RefusalTally
 from serve.observability.tracing import Tracing
 from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import ModelSelector
-from serve.speech.recent_overload import RecentOverload
 from serve.speech.resuming import Resuming
 
 
@@ -40,7 +39,6 @@ class SpeechServices:
     resuming: Resuming
     models: ModelSelector
     degrader: Degrader
-    overload: RecentOverload
     observer: ReplyObserver
     refusals: RefusalTally
     tracing: Tracing

@@ -24,7 +24,7 @@ from pipeline.config import EngineConfig, VocoderConfig
 from pipeline.engine.engine import Engine
 from pipeline.engine.engine_fingerprint import engine_fingerprint
 from pipeline.engine.sequence import Sequence
-from pipeline.errors import EngineDead, SynthesisError
+from pipeline.errors import AtCapacity, EngineDead, OtherBuild, SynthesisError
 from pipeline.model.gpu.device_memory import gpu_mem_percent
 from pipeline.model.gpu.placement import on_this_machine
 from pipeline.native.memory import return_free_memory
@@ -54,7 +54,9 @@ from serve.resilience.autoscaling import EngineLoad, Load
 from serve.stages.background_tasks import Background, trouble_of
 from serve.stages.process_exit import end_process
 from serve.stages.replica_context import ReplicaContext
+from serve.stages.replica_table import ANYWHERE, Route
 from serve.stages.stage_clients import as_value
+from serve.stages.taken_over import OTHER_BUILD
 from serve.stages.vocoder_beside import VocoderBeside
 
 WARM_UP_POSITIONS = 16
@@ -143,9 +145,18 @@ class AcousticStage:
         self._background.start("metrics", every_period(update))
 
     async def generate(
-        self, prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, trace: str = ""
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams,
+        timeout_s: float,
+        admitted: bool,
+        trace: str = "",
+        route: Route = ANYWHERE,
     ) -> AsyncGenerator[StepBlock | SynthesisError, None]:
         """Streams the steps of one segment; an error is a value, and the last item. `trace`: as tracing.carried."""
+        if route.build not in ("", self._fingerprint):
+            yield OtherBuild(OTHER_BUILD, replica=self._context.replica, build=self._fingerprint)
+            return
         try:
             # Opened here, so that a cancellation at any moment reaches the sequence, gathered or not.
             sequence = self._engine.open(prompt, sampling, timeout_s=timeout_s)
@@ -161,13 +172,20 @@ class AcousticStage:
                         took(block)
                         waiting.begun()
                         is_at_an_end = block.first_step == 0 or block.finish is not None
-                        yield replace(block, fingerprint=self._fingerprint) if is_at_an_end else block
+                        yield self._signed(block) if is_at_an_end else block
         except EngineDead as death:
             end_process(death)
+        except AtCapacity as error:
+            error.replica = self._context.replica
+            yield error
         except SynthesisError as error:
             yield error
         finally:
             self._engine.cancel(sequence)
+
+    def _signed(self, block: StepBlock) -> StepBlock:
+        report = replace(self._engine.load_report(), replica=self._context.replica, build=self._fingerprint)
+        return replace(block, fingerprint=self._fingerprint, report=report)
 
     def _spoken(self, steps: AsyncGenerator[StepBlock, None], prompt: Prompt, trace: str) -> AsyncGenerator[StepBlock, None]:
         return steps if self._vocoder is None else self._vocoder.spoken(steps, prompt, trace)

@@ -23,7 +23,7 @@ from pipeline.config import VocoderConfig
 from pipeline.errors import DeadlineExceeded, NonFiniteOutput, StageUnavailable
 from pipeline.protocols import VoiceSource
 from pipeline.synthesizer import Synthesizer
-from pipeline.types import AudioChunk, Refined, SpeechText, SynthesisRequest
+from pipeline.types import AudioChunk, CacheMode, Refined, SpeechText, SynthesisRequest
 from serve.config.model_versions import TEXT, Version
 from serve.resilience.circuit_breaker import is_fault
 from serve.resilience.quarantine import Quarantine
@@ -89,11 +89,13 @@ class VersionPipelines:
         """Streams the audio of a request from the version it names, and reports its outcome to the rollout.
 
         Raises:
-            as Synthesizer.stream; StageAsleep; RequestQuarantined, AtCapacity: as Quarantine.track.
+            as Synthesizer.stream; StageAsleep; RequestQuarantined, AtCapacity: as Quarantine.track, ReplicaTable.check_room.
         """
         with self._quarantine.track(request):
             version = self._version(request)
             self._cold_starts.check(needed_by(version))
+            if request.cache.mode in (CacheMode.NO_STORE, CacheMode.REFRESH):  # otherwise the cache may answer
+                self._handles[version.acoustic].table.check_room(request.scheduling.lane)
             began, first_audio_s, failed = time.monotonic(), None, False
             try:
                 async with aclosing(self._synthesizers[version.id].stream(request)) as chunks:

@@ -93,7 +93,7 @@ class Replicas:
         single = len(answers) == 1
         return [reply if single else {"deployment": name, **reply} for name, replies in answers.items() for reply in replies]
 
-    async def load(self) -> tuple[float, float, float]:
+    def load(self) -> tuple[float, float, float]:
         """Returns the fullest queue, and what the slowest engine decoded for listeners since the last call.
 
         Returns:
@@ -103,10 +103,10 @@ class Replicas:
         self._listened = {}
         for version in self._rollout.versions.values():
             engine = version.pipeline.engine
-            for reply in await ask_stats(self._handles[version.acoustic]):
-                fullness = max(fullness, reply["waiting"] / engine.max_waiting if engine.max_waiting else 0.0)
-                key = version.acoustic, reply["replica"], reply["fingerprint"]  # one that was swapped counts anew
-                total = reply["listened_s"], reply["listened_rounds"] * engine.steps_per_round / STEPS_PER_SECOND
+            for report in self._handles[version.acoustic].table.reports:
+                fullness = max(fullness, report.waiting / engine.max_waiting if engine.max_waiting else 0.0)
+                key = version.acoustic, report.replica, report.build  # one that was swapped counts anew
+                total = report.listened_s, report.listened_steps / STEPS_PER_SECOND
                 self._listened[key] = total
                 took_s, audio_s = (now - then for now, then in zip(total, before.get(key, total), strict=True))
                 if audio_s > 0 and took_s * slowest[1] >= slowest[0] * audio_s:

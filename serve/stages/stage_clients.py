@@ -10,14 +10,13 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from itertools import count
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.checkpoint.capabilities import Capabilities
-from pipeline.errors import EngineDead, OtherBuild, SynthesisError, WorkerDied
+from pipeline.errors import AtCapacity, EngineDead, OtherBuild, SynthesisError, WorkerDied
 from pipeline.text.frontend_client import FrontendClient, TextOperation
 from pipeline.types import (
     DecodedAudio,
@@ -79,14 +78,16 @@ class StageGenerator:
         were already yielded are left out: the segment goes on at the exact step and sample.
         """
         timings, started, deadline = current_timings(), time.perf_counter(), time.monotonic() + timeout_s
-        segment = Segment(prompt)
+        segment, table = Segment(prompt), self._handle.table
         with self.breaker.watch() as call:
-            for tries in count(1):
+            while True:
                 began = time.monotonic()
                 arguments = segment.prompt(), sampling, deadline - began, admitted or segment.has_begun, carried()
                 try:
-                    async with aclosing(self._handle.stream("generate", *arguments)) as blocks:
+                    async with aclosing(self._handle.stream("generate", *arguments, segment.route)) as blocks:
                         async for block in blocks:
+                            if block.report is not None:
+                                table.report(block.report)
                             rest = segment.rest_of(block)
                             call.gave_sign()
                             if not rest.is_empty:
@@ -94,13 +95,19 @@ class StageGenerator:
                                 timings.generated(prompt, rest, started)
                                 yield rest
                     return
+                except AtCapacity as refusal:
+                    if not segment.may_follow_refusal(refusal, table):
+                        raise
+                except OtherBuild as other:
+                    if not segment.may_follow_other_build(other, table):
+                        raise
                 except SynthesisError as failure:
                     _record_death(failure, self.breaker.stage, began)
-                    if tries >= segment.most_tries or not _may_try_again(failure) or time.monotonic() >= deadline:
+                    if not (segment.may_follow_death() and _may_try_again(failure)) or time.monotonic() >= deadline:
                         raise
                     self.breaker.retries += 1
                     segment.lose_replica()
-                await asyncio.sleep(BACK_OFF_S * (tries - 1))
+                    await asyncio.sleep(BACK_OFF_S * (segment.deaths - 1))
 
 
 class StageDecoder:
@@ -239,8 +246,4 @@ def _record_death(failure: SynthesisError, stage: str, began: float) -> None:
 def _may_try_again(failure: SynthesisError) -> bool:
     """True if another replica may be tried: one has died, and no record blames this request for it."""
     tracked = CURRENT_REQUEST.get()
-    return (
-        type(failure) is not OtherBuild
-        and isinstance(failure, EngineDead)
-        and not (tracked is not None and tracked.is_poisonous)
-    )
+    return isinstance(failure, EngineDead) and not (tracked is not None and tracked.is_poisonous)

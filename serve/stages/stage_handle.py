@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 from typing import Any, Protocol
 
 from pipeline.errors import EngineDead, SynthesisError
+from serve.stages.replica_table import ReplicaTable
 
 
 class ReplicaDied(EngineDead):
@@ -22,6 +23,9 @@ class ReplicaDied(EngineDead):
 
 class StageHandle(Protocol):
     """The replicas of one stage."""
+
+    table: ReplicaTable
+    """what this process knows of them"""
 
     async def ask(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Returns the answer of one replica.
@@ -37,10 +41,6 @@ class StageHandle(Protocol):
 
     async def ask_all(self, method: str) -> list[Any]:
         """Returns the answers of all replicas that answer in time: one that hangs does not hide the others."""
-        ...
-
-    def has_no_replica(self) -> bool:
-        """True if the stage may be without replicas, and is, as far as this process knows."""
         ...
 
 

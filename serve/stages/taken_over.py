@@ -9,12 +9,16 @@ Never: a step twice; steps of two builds
 import time
 from dataclasses import replace
 
-from pipeline.errors import OtherBuild
+from pipeline.errors import AtCapacity, OtherBuild
 from pipeline.types import Lane, Position, Prompt, StepBlock
 from serve.observability.stage_timings import current_timings
+from serve.stages.replica_table import ReplicaTable, Route
 
 MOST_TRIES = 2  # of a segment that has not begun
 MOST_FAIL_OVERS = 4  # of one that has
+MOST_REFUSALS = 1  # for want of room, that are followed by another try
+MOST_OTHER_BUILDS = 16  # replicas that are asked although they turn out to be of another build
+OTHER_BUILD = "the replica that spoke has died, and the others are of another build"
 
 
 class Segment:
@@ -24,6 +28,8 @@ class Segment:
         self._prompt = prompt
         self._place = Position()
         self._died_at: float | None = None
+        self.deaths = self._refusals = self._other_builds = 0
+        self._avoid: tuple[str, ...] = ()
 
     @property
     def has_begun(self) -> bool:
@@ -31,9 +37,30 @@ class Segment:
         return self._place.has_begun
 
     @property
-    def most_tries(self) -> int:
-        """How many replicas may be asked for it."""
-        return 1 + MOST_FAIL_OVERS if self.has_begun else MOST_TRIES
+    def route(self) -> Route:
+        """Which replicas may be asked next: none that has refused it, and once it has begun only those of its build."""
+        return Route(self._avoid, self._place.build if self.has_begun else "")
+
+    def may_follow_death(self) -> bool:
+        """Counts the death of a replica; returns True if another one may be asked."""
+        self.deaths += 1
+        return self.deaths < (1 + MOST_FAIL_OVERS if self.has_begun else MOST_TRIES)
+
+    def may_follow_refusal(self, refusal: AtCapacity, table: ReplicaTable) -> bool:
+        """Counts a refusal for want of room; returns True if one more replica may be asked."""
+        self._refusals += 1
+        if refusal.replica and type(refusal) is AtCapacity:  # a promise that cannot be kept says nothing about others
+            table.refuse(refusal.replica, self._prompt.scheduling.lane, refusal.retry_after_s)
+        if not refusal.replica or self.has_begun or self._refusals > MOST_REFUSALS:
+            return False
+        self._avoid = (*self._avoid, refusal.replica)
+        return table.has_other(self.route)
+
+    def may_follow_other_build(self, other: OtherBuild, table: ReplicaTable) -> bool:
+        """Counts a replica of another build; returns True if one of the right build may be left."""
+        self._other_builds += 1
+        table.learn_build(other.replica, other.build)
+        return bool(other.replica) and self._other_builds <= MOST_OTHER_BUILDS and table.has_other(self.route)
 
     def prompt(self) -> Prompt:
         """Returns the prompt for the next replica: what is listened to is more urgent than whatever has not begun."""
@@ -49,7 +76,7 @@ class Segment:
             OtherBuild: what was delivered comes from another build.
         """
         if not self._place.precedes(block.fingerprint):
-            raise OtherBuild("the replica that spoke has died, and the others are of another build")
+            raise OtherBuild(OTHER_BUILD)
         self._place |= Position(build=block.fingerprint)
         return block.after(self._place)
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.engine.engine import Engine
 from pipeline.engine.sequence import Sequence, StepStream
-from pipeline.types import FinishReason, Head, Prompt, SamplingParams, Segment, StepBlock
+from pipeline.types import FinishReason, Head, LoadReport, Prompt, SamplingParams, Segment, StepBlock
 
 WIDTH = 128
 """hidden width where nothing checks it against a model"""
@@ -92,3 +92,22 @@ async def collect(blocks: AsyncIterator[StepBlock]) -> Take:
 def take(engine: Engine, prompt: Prompt, sampling: SamplingParams) -> Take:
     """One sequence alone in the engine."""
     return asyncio.run(collect(engine.generate(prompt, sampling, timeout_s=100)))
+
+
+def make_report(replica: str, step_s: float = 0.01, **fields: object) -> LoadReport:
+    """The report of an idle engine with four slots, whose steps take equally long with any number of rows."""
+    values: dict[str, object] = {
+        "usable": 4,
+        "running": 0,
+        "waiting": 0,
+        "waiting_steps": (0.0, 0.0, 0.0),
+        "remaining_steps": 0.0,
+        "mean_steps": 100.0,
+        "fixed_s": step_s,
+        "row_s": 0.0,
+        "listened_steps": 0,
+        "listened_s": 0.0,
+        "replica": replica,
+        "build": "a",
+    }
+    return LoadReport(**(values | fields))  # type: ignore[arg-type]

@@ -81,7 +81,6 @@ from serve.resilience.rollout import Rollout
 from serve.speech.conversation.conversation import Conversations
 from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import ModelSelector
-from serve.speech.recent_overload import RecentOverload
 from serve.speech.resuming import Resuming
 from serve.speech.speech_services import SpeechServices
 from serve.voices.voice_service import VoiceService
@@ -254,7 +253,6 @@ def make_speech_services(speaker: Speaker, limits: LimitsConfig | None = None, *
         "resuming": Resuming(tokens, idempotency, build=lambda version: "this build", engine=lambda version: "this engine"),
         "models": only_model(),
         "degrader": Degrader(),
-        "overload": RecentOverload(),
         "observer": RecordingObserver(),
         "refusals": RefusalTally(),
         "tracing": Tracing(),

@@ -37,13 +37,3 @@ def text_handle(frontend: TextFrontend, **methods: Callable[..., object]) -> Rem
         return getattr(frontend, operation)(*arguments)
 
     return local_handle(ask=ask, **methods)
-
-
-def with_router(handle: RemoteHandle, replicas: dict[int, None], least: int | None = 0) -> RemoteHandle:
-    """The handle, as Serve keeps it up to date: its replicas, and how many there are at least; None: a fixed number."""
-    scaling = None if least is None else SimpleNamespace(min_replicas=least)
-    router = SimpleNamespace(
-        request_router=SimpleNamespace(curr_replicas=replicas), _metrics_manager=SimpleNamespace(autoscaling_config=scaling)
-    )
-    cast(Any, handle._handle)._router = SimpleNamespace(_asyncio_router=router)
-    return handle

@@ -34,7 +34,7 @@ from serve.stages.replica_context import ReplicaContext
 from serve.stages.text_stage import TextStage, together
 from serve.stages.vocoder_stage import VocoderStage
 from tests.support.fakes import PromptMaker, StepMaker, ToneDecoder
-from tests.support.handles import Blocks, local_handle, text_handle, with_router
+from tests.support.handles import Blocks, local_handle, text_handle
 from tests.support.services import RedisServer
 from tests.support.waiting import until
 
@@ -51,7 +51,7 @@ def answering(value: object) -> Callable[[], Awaitable[object]]:
 def handles(config: AppConfig) -> dict[str, object]:
     text, acoustic, vocoder, version = PromptMaker(), StepMaker(), ToneDecoder(), config.versions[0]
 
-    def generate(prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, trace: str) -> Blocks:
+    def generate(prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, *_: object) -> Blocks:
         return Blocks(acoustic.generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted))
 
     return {
@@ -78,16 +78,18 @@ async def test_a_replica_is_built_speaks_its_first_words_and_names_its_work():
 
 async def test_a_stage_that_sleeps_is_no_trouble_and_the_refused_wake_it():
     config = read_app_config({"degrade": {"steps": []}})
-    version, replicas, may_start = config.versions[0], dict[int, None](), asyncio.Event()
+    version, may_start = config.versions[0], asyncio.Event()
     deployed: dict[str, Any] = handles(config)
 
     async def start() -> dict[str, object]:
         await may_start.wait()
-        replicas[0] = None
+        acoustic.table.set_replicas(["replica"])
         return {}
 
     parts = await ingress_setup.build_parts(CONTEXT, config, deployed, None)
-    acoustic = with_router(deployed[version.acoustic], replicas)
+    acoustic = deployed[version.acoustic]
+    acoustic.table.may_sleep = True
+    acoustic.table.set_replicas([])
     cast(Any, acoustic._handle).stats = SimpleNamespace(remote=start)
     speech, status, replicas_ = parts.services.speech, parts.status, parts.replicas
     assert status.wakefulness() == {version.acoustic: "asleep"}

@@ -23,7 +23,7 @@ def live():
     """The spine over the adapters of three fake stages. One server per test, since a line is written after the last byte."""
     text, acoustic, vocoder = PromptMaker(), StepMaker(), ToneDecoder()
 
-    def generate(prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, trace: str) -> Blocks:
+    def generate(prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, *_: object) -> Blocks:
         return Blocks(acoustic.generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted))
 
     synthesizer = Synthesizer(

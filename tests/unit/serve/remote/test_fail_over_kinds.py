@@ -48,6 +48,7 @@ from serve.http.services import Services
 from serve.observability.stage_timings import CURRENT_TIMINGS, StageTimings
 from serve.remote.remote_handle import RemoteHandle
 from serve.stages import stage_clients
+from serve.stages.replica_table import Route
 from serve.stages.stage_clients import StageGenerator
 from serve.stages.taken_over import MOST_FAIL_OVERS
 from tests.support.effort import examples
@@ -82,7 +83,9 @@ class Mortals:
     def options(self, **options: object) -> "Mortals":
         return self
 
-    def remote(self, prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, trace: str) -> "Call":
+    def remote(
+        self, prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, trace: str, route: Route
+    ) -> "Call":
         number = len(self.calls)
         self.calls.append(prompt)
         life = self.lives[number] if number < len(self.lives) else None

@@ -1,6 +1,7 @@
 """The adapters over handles: what is tried again and goes on at the exact sample, what is not, and what is cancelled."""
 
 import asyncio
+import contextlib
 import pickle
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -18,9 +19,11 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from pipeline.errors import (
     AtCapacity,
+    DeadlineUnmeetable,
     EngineDead,
     EngineFault,
     NonFiniteOutput,
+    OtherBuild,
     RequestQuarantined,
     StageUnavailable,
     SynthesisError,
@@ -44,9 +47,10 @@ from serve.resilience import circuit_breaker
 from serve.resilience.circuit_breaker import Breaker
 from serve.resilience.quarantine import CURRENT_REQUEST, Quarantine
 from serve.stages import stage_clients
+from serve.stages.replica_table import ReplicaTable, Route
 from serve.stages.stage_clients import StageDecoder, StageFollower, StageFrontend, StageGenerator
 from serve.stages.taken_over import MOST_FAIL_OVERS
-from tests.support.factories import make_prompt
+from tests.support.factories import make_prompt, make_report
 
 STEPS, WIDTH, SAMPLES_PER_STEP, DELAY = 24, 3, 5, 4
 HIDDEN = np.random.default_rng(1).standard_normal((STEPS, WIDTH)).astype(np.float32)
@@ -90,14 +94,18 @@ class Replicas:
         self.answers = list(answers)
         self.calls: list[tuple[Prompt, bool]] = []
         self.timeouts_s: list[float] = []
+        self.routes: list[Route] = []
         self.cancelled = 0
         self.generate = self
 
     def options(self, **options: object) -> "Replicas":
         return self
 
-    def remote(self, prompt: Prompt, sampling: object, timeout_s: float, admitted: bool, trace: str) -> "Replicas":
+    def remote(
+        self, prompt: Prompt, sampling: object, timeout_s: float, admitted: bool, trace: str, route: Route
+    ) -> "Replicas":
         self.calls.append((prompt, admitted))
+        self.routes.append(route)
         self.timeouts_s.append(timeout_s)
         return self
 
@@ -139,16 +147,21 @@ def gone(number: int) -> ActorUnavailableError:
     return ActorUnavailableError("connection refused", bytes([number]) * 16)
 
 
-def generate(replicas: Replicas, prompt: Prompt | None = None, timeout_s: float = 5.0) -> AsyncGenerator[StepBlock, None]:
-    return StageGenerator(RemoteHandle(replicas)).generate(prompt or make_prompt(), SamplingParams(), timeout_s=timeout_s)
+def generate(
+    replicas: Replicas, prompt: Prompt | None = None, timeout_s: float = 5.0, table: ReplicaTable | None = None
+) -> AsyncGenerator[StepBlock, None]:
+    generator = StageGenerator(RemoteHandle(replicas, table))
+    return generator.generate(prompt or make_prompt(), SamplingParams(), timeout_s=timeout_s)
 
 
-def listen(replicas: Replicas, prompt: Prompt | None = None, timings: StageTimings | None = None) -> list[StepBlock]:
+def listen(
+    replicas: Replicas, prompt: Prompt | None = None, timings: StageTimings | None = None, table: ReplicaTable | None = None
+) -> list[StepBlock]:
     async def collect() -> list[StepBlock]:
         with Quarantine().admit(b"digest") as tracked:
             CURRENT_REQUEST.set(tracked)
             CURRENT_TIMINGS.set(timings)
-            async with aclosing(generate(replicas, prompt)) as blocks:
+            async with aclosing(generate(replicas, prompt, table=table)) as blocks:
                 return [block async for block in blocks]
 
     return asyncio.run(collect())
@@ -209,6 +222,65 @@ def test_another_build_does_not_go_on_with_it():
     with pytest.raises(EngineDead, match="another build"):
         listen(replicas)
     assert len(replicas.calls) == 2
+
+
+def table_of(*names: str) -> ReplicaTable:
+    table = ReplicaTable()
+    table.set_replicas(names)
+    return table
+
+
+def refusal(replica: str, kind: type[AtCapacity] = AtCapacity) -> AtCapacity:
+    error = kind("full", retry_after_s=2.0)
+    error.replica = replica
+    return error
+
+
+@pytest.mark.parametrize("kind", [AtCapacity, DeadlineUnmeetable])
+def test_a_refusal_is_followed_by_one_more_try_elsewhere(kind: type[AtCapacity]):
+    table, whole = table_of("r1", "r2", "r3"), spoken([8], samples=False)
+    replicas = Replicas([refusal("r1", kind)], whole)
+    assert is_whole(listen(replicas, table=table), samples=False)
+    assert replicas.routes == [Route(), Route(avoid=("r1",))]
+    replicas = Replicas([refusal("r1", kind)], [refusal("r2", kind)], whole)
+    with pytest.raises(kind):
+        listen(replicas, table=table)
+    assert len(replicas.calls) == 2
+    alone = Replicas([refusal("r1", kind)], whole)
+    with pytest.raises(kind):
+        listen(alone, table=table_of("r1"))
+    assert len(alone.calls) == 1
+    last = table_of("r1")
+    with contextlib.suppress(kind):
+        listen(Replicas([refusal("r1", kind)]), table=last)
+    assert (kind is AtCapacity) == is_full(last), "a promise that cannot be kept says nothing about others"
+
+
+def is_full(table: ReplicaTable) -> bool:
+    try:
+        table.check_room(make_prompt().scheduling.lane)
+    except AtCapacity:
+        return True
+    return False
+
+
+def test_what_has_begun_goes_on_with_its_build_wherever_that_is():
+    table, whole = table_of("r1", "r2", "r3", "r4"), spoken([8, 16], samples=False)
+    other = [OtherBuild("of another build", replica=name, build="b") for name in ("r2", "r3")]
+    replicas = Replicas([*whole[:1], ActorDiedError()], [other[0]], [other[1]], whole)
+    assert is_whole(listen(replicas, table=table), samples=False)
+    assert replicas.routes == [Route(), *[Route(build="a")] * 3]
+    assert table.order(Lane.STANDARD, 1, lambda name: 0, Route(build="a")) in (["r1", "r4"], ["r4", "r1"])
+    replicas = Replicas([*whole[:1], ActorDiedError()], *[[entry] for entry in other])
+    with pytest.raises(OtherBuild):
+        listen(replicas, table=table_of("r2", "r3"))
+    assert len(replicas.calls) == 3
+
+
+def test_a_report_reaches_the_table_of_the_replicas():
+    table, whole = table_of("r1", "r2"), spoken([8], samples=False)
+    listen(Replicas([replace(whole[0], report=make_report("r2")), *whole[1:]]), table=table)
+    assert table.reports == [make_report("r2")]
 
 
 def test_failing_over_ends_with_the_last_replica():

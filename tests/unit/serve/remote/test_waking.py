@@ -21,32 +21,39 @@ from pipeline.errors import StageAsleep
 from scripts.bench.settings import from_zero
 from serve.config.app_config import ConversationsConfig
 from serve.ingress import ingress_setup
-from serve.remote.ray_private import has_no_replica, is_stopping
+from serve.remote.ray_private import is_stopping
 from serve.remote.remote_handle import RemoteHandle
+from serve.remote.step_router import router_config
 from serve.speech.conversation.conversation import Conversation, Conversations
 from serve.speech.job import RequestContext
+from serve.stages import replica_table
 from serve.stages.cold_start import FIRST_GUESS_S, LEAST_S, ColdStarts, Wakefulness
+from serve.stages.replica_table import table_of
 from tests.support.clock import HeldClock
 from tests.support.fakes import Speaker, make_speech_services
-from tests.support.handles import local_handle, with_router
+from tests.support.handles import local_handle
 from tests.support.waiting import until
 
 
 class Deployment:
     """A deployment whose first replica answers when `start` is set, and stays if it `comes`."""
 
-    def __init__(self, replicas: int = 0, min_replicas: int | None = 0, *, comes: bool = True) -> None:
-        self.replicas = dict.fromkeys(range(replicas))
+    def __init__(self, replicas: int = 0, *, may_sleep: bool = True, comes: bool = True) -> None:
         self.calls = 0
         self.comes = comes
         self.start = asyncio.Event()
-        self.handle = with_router(local_handle(stats=self._answer), self.replicas, min_replicas)
+        self.handle = local_handle(stats=self._answer)
+        self.handle.table.may_sleep = may_sleep
+        self.set_replicas(replicas)
+
+    def set_replicas(self, count: int) -> None:
+        self.handle.table.set_replicas(map(str, range(count)))
 
     async def _answer(self) -> dict[str, Any]:
         self.calls += 1
         await self.start.wait()
         if self.comes:
-            self.replicas[0] = None
+            self.set_replicas(1)
         return {}
 
 
@@ -60,19 +67,19 @@ async def soon() -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize(("replicas", "least"), [(1, 0), (0, 1), (0, None)], ids=["has one", "always should", "fixed number"])
-async def test_what_is_awake_is_not_asked_for(replicas: int, least: int | None):
-    text = Deployment(replicas, least)
+@pytest.mark.parametrize(("replicas", "may_sleep"), [(1, True), (0, False)], ids=["has one", "always should"])
+async def test_what_is_awake_is_not_asked_for(replicas: int, may_sleep: bool):
+    text = Deployment(replicas, may_sleep=may_sleep)
     wakes, _ = waking(text=text)
     wakes.check(["text"])
     assert await wakes.wait(["text"], 0.0) == 0
     assert (wakes.state("text"), text.calls) == (Wakefulness.AWAKE, 0)
 
 
-def test_as_long_as_serve_has_told_nothing_it_counts_as_awake():
-    for handle in (SimpleNamespace(), SimpleNamespace(_router=None)):
-        handle.options = lambda handle=handle, **options: handle
-        assert ColdStarts({"text": RemoteHandle(handle)}, 1.0).is_awake("text")  # type: ignore[arg-type]
+def test_as_long_as_nothing_is_known_of_a_deployment_it_counts_as_awake():
+    handle = local_handle()
+    handle.table.may_sleep = True
+    assert ColdStarts({"text": handle}, 1.0).is_awake("text")
 
 
 async def test_the_refused_leave_one_call_for_each_stage_and_are_told_what_is_left():
@@ -102,7 +109,7 @@ async def test_the_next_wake_is_expected_to_take_as_long_as_the_last():
     acoustic.start.set()
     await soon()
     wakes.check(["acoustic"])
-    acoustic.replicas.clear()
+    acoustic.set_replicas(0)
     acoustic.start.clear()
     with pytest.raises(StageAsleep) as refused:
         wakes.check(["acoustic"])
@@ -198,7 +205,8 @@ class Autoscaler:
 
 def config_of(min_replicas: int) -> DeploymentConfig:
     scaling = AutoscalingConfig.model_validate({**from_zero(600), "min_replicas": min_replicas, "metrics_interval_s": 0.05})
-    return DeploymentConfig(autoscaling_config=scaling)
+    router = router_config(ID.name, by_steps=True, may_sleep=min_replicas == 0)
+    return DeploymentConfig(autoscaling_config=scaling, request_router_config=router)
 
 
 @pytest.fixture
@@ -232,16 +240,17 @@ def router_to(controller: Controller) -> Any:
 
 
 @pytest.mark.usefixtures("apart")
-async def test_serves_router_says_who_sleeps_and_one_call_that_waits_starts_a_replica():
-    controller, config = Controller(), config_of(0)
+async def test_serves_router_says_who_sleeps_and_one_call_that_waits_starts_a_replica(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(replica_table, "_TABLES", {})
+    table, controller, config = table_of(ID.name), Controller(), config_of(0)
     router, autoscaler = router_to(controller), Autoscaler(config)
     handle = handle_over(router)
-    assert not has_no_replica(handle), "nothing is known yet"
+    assert not table.is_asleep, "nothing is known yet"
     router._asyncio_router.update_deployment_config(config)
     router._asyncio_router.update_deployment_targets(DeploymentTargetInfo(is_available=True, running_replicas=[]))
-    assert has_no_replica(handle)
+    assert table.is_asleep
     assert autoscaler.hears(controller.reports) == 0
-    remote = RemoteHandle(handle)
+    remote = RemoteHandle(handle, table)
     remote._handle = handle  # whose router is this test's
     waking = ColdStarts({ID.name: remote}, 300.0)
     for _ in range(3):
@@ -251,8 +260,6 @@ async def test_serves_router_says_who_sleeps_and_one_call_that_waits_starts_a_re
     assert router._asyncio_router._metrics_manager.num_queued_requests == 1, "one call, however many were refused"
     await until(lambda: autoscaler.hears(controller.reports) == 1)  # the first report may be of a moment before
     assert waking.state(ID.name) is Wakefulness.WAKING
-    router._asyncio_router.update_deployment_config(config_of(1))
-    assert not has_no_replica(handle), "it always should have one"
 
 
 # A replica that stops.

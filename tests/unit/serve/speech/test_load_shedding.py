@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import AtCapacity, DeadlineUnmeetable
+from pipeline.errors import AtCapacity
 from pipeline.spec import REACH_STEPS
 from pipeline.text.speech_text import build_speech_text
 from pipeline.types import DecoderTraits, Lane, SegmentLength, SynthesisRequest
@@ -28,7 +28,6 @@ from serve.speech.load_shedding import (
     DegradationLadder,
     Degrader,
 )
-from serve.speech.recent_overload import RecentOverload
 from serve.speech.resolve import resolve_job
 from serve.speech.schemas.speech import PostBody, RefineBody, SpeechBody
 from tests.support.clock import HeldClock
@@ -261,38 +260,3 @@ def test_degradation_obeys_its_hysteresis_and_ends(weather, steps):
         clock.now += MOST_RECOVER_S
         ladder.observe(CALM, 0.1, MEMORY_S)
     assert ladder.level == 0
-
-
-def test_what_was_refused_a_moment_ago_is_refused_at_once_in_lanes_no_more_urgent():
-    clock = HeldClock(0.0)
-    overload = RecentOverload(0.5, clock=clock)
-    overload.check("v1", Lane.STANDARD)
-    overload.note("v1", Lane.STANDARD, AtCapacity("full", retry_after_s=3.0))
-    clock.now = 0.4
-    for lane in (Lane.STANDARD, Lane.BULK):
-        with pytest.raises(AtCapacity) as refused:
-            overload.check("v1", lane)
-        assert refused.value.retry_after_s == pytest.approx(2.6)
-    overload.check("v1", Lane.INTERACTIVE)
-    overload.check("v2", Lane.STANDARD)
-    clock.now = 0.5
-    overload.check("v1", Lane.STANDARD)
-
-
-@pytest.mark.parametrize(
-    ("error", "calls"), [(AtCapacity("full", retry_after_s=3.0), 1), (DeadlineUnmeetable("late", retry_after_s=3.0), 5)]
-)
-def test_a_burst_asks_a_full_engine_once(error: AtCapacity, calls: int):
-    speaker = Speaker(fails_at=0, error=error)
-    with serving(make_services(speaker, overload=RecentOverload(600))) as live:
-        replies = [live.speak() for _ in range(5)]
-        assert {reply.status_code for reply in replies} == {429}
-        assert {reply.headers["Retry-After"] for reply in replies} == {"3"}
-        assert speaker.opened == calls
-        live.speak(seed=7)
-        assert speaker.opened == calls + 1, "the cache may have it"
-        for cache in ("no-store", "refresh") if calls == 1 else ():
-            assert live.speak(seed=7, cache=cache).status_code == 429
-        assert speaker.opened == calls + 1, "the cache may not answer these"
-        live.speak(priority="interactive")
-        assert speaker.opened == calls + 2
