@@ -1,6 +1,6 @@
 # The image: it speaks with the demo voice where it runs, and is the head and every worker in k8s/. No other weights are in it.
-#   docker build -t chattts-serve:0.3.0 .
-#   docker run --init --read-only --tmpfs /tmp --shm-size=1g --stop-timeout 90 -p 127.0.0.1:8000:8000 chattts-serve:0.3.0
+#   docker build -t chattts-serve:0.4.0 .
+#   docker run --init --read-only --tmpfs /tmp --shm-size=1g --stop-timeout 90 -p 127.0.0.1:8000:8000 chattts-serve:0.4.0
 # For GPUs: --build-arg EXTRAS=torch, and docker run --gpus all.
 # Pin the base by digest in your own build: --build-arg BASE=python:3.11-slim-bookworm@sha256:...
 ARG BASE=python:3.11-slim-bookworm
@@ -34,7 +34,7 @@ RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable . \
  && python -m compileall -q pipeline serve && python -m serve.commands.launch.ship
 
 # numpy's threads would take the cores from the native code's.
-ENV OPENBLAS_NUM_THREADS=1 PYTHONUNBUFFERED=1 CHATTTS_HOME=/data
+ENV OPENBLAS_NUM_THREADS=1 PYTHONUNBUFFERED=1 CHATTTS_HOME=/data CHATTTS_LOG=-
 # What outlives the container: fetched weights, keys and voices, the configuration that the entry point has chosen.
 VOLUME /data
 EXPOSE 8000

@@ -15,11 +15,11 @@ MINUTES ?= 60
 GPU_PYTHON ?= python3
 GPU_PYTHON_VERSION ?= 3.12
 ARGS ?=
-INSTALL := $(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL="$(TORCH_INDEX)") $(RUN) -m pip install
+INSTALL := $(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL="$(TORCH_INDEX)") sh scripts/install.sh $(VENV)/install.log $(RUN) -m pip install
 SERVING := $(VENV)/ready-serve$(addprefix -,$(EXTRAS))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve box check test test-all lint fast-ring promises say wheel judge bench chaos gpu-check gpu-wheels generate constraints clean
+.PHONY: help serve box check test test-all lint fast-ring promises say wheel release site judge bench chaos gpu-check gpu-wheels generate constraints clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,13 @@ wheel: $(VENV)/ready-box  ## dist/*.whl with native code for every processor of 
 	@$(RUN) -m pip wheel --quiet --no-deps --wheel-dir dist . \
 	    --config-settings=--build-option=--plat-name=$$($(RUN) -m serve.commands.launch.ship --platform)
 
+release: wheel $(VENV)/ready-release  ## dist/release: wheel, sdist, bill of materials, notes, image where buildah is, checksums
+	@PYTHON=$(RUN) sh scripts/release.sh dist/release
+
+site: $(VENV)/ready-release  ## the pages with search, the API's document, samples of the voice -> build/site/html
+	@$(RUN) -m scripts.build_site build/site
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict --config-file build/site/mkdocs.yml
+
 judge: $(VENV)/ready-test  ## how many words a recogniser mishears in held-out sentences (CHECKPOINT=demo), beside the teacher's own
 	$(RUN) -m scripts.evaluate.intelligibility --local --checkpoint $(CHECKPOINT)
 
@@ -95,25 +102,26 @@ clean:  ## remove the virtual environment and every cache of the tools
 # The installed project is the folder itself, so that Ray's processes import it wherever they start.
 $(VENV)/ready-box: pyproject.toml
 	@echo "Installing what serving in one process on a CPU needs into $(VENV), once: 64 packages, 93 MB to download, 400 MB on the disk."
-	@echo "1/3  a virtual environment"
 	@$(PYTHON) -m venv $(VENV)
-	@echo "2/3  the newest pip: that of Python 3.11 takes minutes to choose among the tests' packages"
-	@$(RUN) -m pip install --quiet --upgrade pip
-	@echo "3/3  packages"
-	@$(INSTALL) --progress-bar on --editable .
+	@$(INSTALL) --upgrade pip  # that of Python 3.11 takes minutes to choose among the tests' packages
+	@$(INSTALL) --editable .
 	@touch $@
 
 $(VENV)/ready-serve: $(VENV)/ready-box
 	@echo "Adding Ray to $(VENV), once: 36 packages, 97 MB to download, 300 MB on the disk."
-	@$(INSTALL) --progress-bar on --editable '.[ray]'
+	@$(INSTALL) --editable '.[ray]'
+	@touch $@
+
+$(VENV)/ready-release: $(VENV)/ready-box
+	@$(INSTALL) --editable '.[site]'
 	@touch $@
 
 $(VENV)/ready-serve-torch: $(VENV)/ready-serve
 	@echo "Adding PyTorch to $(VENV), once: on Linux with CUDA, 1.7 GB to download, 4.6 GB on the disk (TORCH_INDEX: less)."
-	@$(INSTALL) --progress-bar on --editable '.[ray,torch]'
+	@$(INSTALL) --editable '.[ray,torch]'
 	@touch $@
 
 $(VENV)/ready-test: $(VENV)/ready-serve
 	@echo "Installing what tests, benchmarks and training need into $(VENV), once: with PyTorch and the ChatTTS package, 6 GB."
-	@$(INSTALL) --progress-bar on --editable '.[torch,dev]'  # torch named first, or pip fetches the newest PyTorch for silero-vad as well
+	@$(INSTALL) --editable '.[torch,dev]'  # torch named first, or pip fetches the newest PyTorch for silero-vad as well
 	@touch $@

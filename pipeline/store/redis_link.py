@@ -15,6 +15,7 @@ import asyncio
 import importlib
 import logging
 import math
+import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ LOG = logging.getLogger("ray.serve.chattts")
 
 T = TypeVar("T")
 
+PASSWORD_VARIABLE = "CHATTTS_REDIS_PASSWORD"  # of each Redis whose URL has none
 SILENCE = "does not answer"
 FULL = "OOM"
 LOGIN = "refuses the user or password of its URL, or wants one"
@@ -231,8 +233,9 @@ def _first_word(words: str) -> str:
 
 
 def _client(client: str, retry: str, url: str, connect_timeout_s: float, answer_timeout_s: float, **more: Any) -> Any:
-    """Returns a client of either kind, which tries nothing a second time."""
+    """Returns a client of either kind, which tries nothing a second time. A password in the URL wins over PASSWORD_VARIABLE."""
     never = _library(retry).Retry(_library("backoff").NoBackoff(), 0)
+    more["password"] = os.environ.get(PASSWORD_VARIABLE) or None
     return _library(client).Redis.from_url(
         url, socket_connect_timeout=connect_timeout_s, socket_timeout=answer_timeout_s, retry=never, **more
     )

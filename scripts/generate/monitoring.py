@@ -12,12 +12,13 @@ from typing import Any
 
 import yaml
 
-from scripts.generate.alerts import ALERTS
+from scripts.generate.alerts import ALERTS, Alert
 from scripts.generate.panels import PANELS
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "k8s" / "monitoring"
 RUNBOOK = "k8s/monitoring/runbook.md"
+SITE = "https://docs.example.com"  # yours: where what `make site` writes is published
 
 # Of Ray's own metrics, those a panel or an alert looks at.
 RAY_METRICS = frozenset(
@@ -64,6 +65,11 @@ def dashboard() -> dict[str, Any]:
     }
 
 
+def runbook_url(alert: Alert) -> str:
+    """Returns the address of an alert's section on the site."""
+    return f"{SITE}/{RUNBOOK.removesuffix('.md')}/#{alert.name.lower()}"
+
+
 def rules() -> dict[str, Any]:
     """Returns a Prometheus rule file."""
     return {
@@ -76,7 +82,7 @@ def rules() -> dict[str, Any]:
                         "expr": alert.query,
                         "for": alert.hold,
                         "labels": {"severity": alert.severity, **alert.labels},
-                        "annotations": {"summary": alert.summary, "runbook": f"{RUNBOOK}#{alert.name.lower()}"},
+                        "annotations": {"summary": alert.summary, "runbook_url": runbook_url(alert)},
                     }
                     for alert in ALERTS
                 ],

@@ -42,7 +42,7 @@ def test_an_installed_wheel_serves_and_offers_its_source(home: Path, folder: Pat
         archive = requests.get(f"{service.url}/source.tar.gz", timeout=60).content
         with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
             names = set(packed.getnames())
-        assert {"chattts-serve/serve/app.py", "chattts-serve/pyproject.toml", "chattts-serve/LICENSE"} <= names
+        assert {"chattts-serve/serve/app.py", "chattts-serve/configs/dev.yaml", "chattts-serve/LICENSE"} <= names
         assert not [name for name in names if name.startswith("chattts-serve/tests/")], "it is the checkout that answers"
         service.process.terminate()
         assert service.exit_code() == 0
@@ -210,7 +210,7 @@ def test_docker_run_speaks_and_prometheus_sees_it():
         health = json.loads(the("HEALTHCHECK").partition("CMD")[2])
         entry = " ".join(json.loads(the("ENTRYPOINT"))[1:])
         script = INSIDE.format(entry=entry, health=" ".join([f'"$PYTHON" -c "{health[2]}"']))
-        inherited = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
+        inherited = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1", "CHATTTS_LOG": "-"}
         folders = {"PYTHONPATH": str(workdir), "CHATTTS_HOME": str(data), "DATA": str(data), "RAY_TMPDIR": str(ray)}
         environment = inherited | folders | {"PYTHON": sys.executable}
         command = [unshare, "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", script]

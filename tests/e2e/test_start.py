@@ -7,6 +7,7 @@ import http.client
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -69,11 +70,14 @@ def service(home: Path, folder: Path) -> Iterator[Service]:
         yield Service(**vars(begun))
 
 
-def test_the_start_prints_the_page_and_a_curl_command(service: Service):
-    output = service.output()
-    assert f"Page:  {service.url}/" in output
-    assert f"Hear:  curl {service.url}/v1/audio/speech" in output
-    assert "haproxy" in output.lower(), "the fast data path is on"
+def test_a_dozen_lines_say_what_a_newcomer_needs_and_the_log_has_the_rest(service: Service, home: Path):
+    printed, log = service.log.read_text(), (home / f"logs/{service.port}.log").read_text()
+    assert f"Page:  {service.url}/" in printed
+    assert f"Hear:  curl {service.url}/v1/audio/speech" in printed
+    assert f"Log:   {home}/logs/{service.port}.log" in printed
+    assert len(printed.strip().splitlines()) <= 12
+    assert "\x1b" not in printed + log
+    assert "haproxy" in log.lower(), "the fast data path is on"
 
 
 def test_the_announced_line_works_in_a_shell_and_ffmpeg_plays_it(service: Service, tmp_path: Path):
@@ -276,9 +280,10 @@ def attack(prefix: list[str], address: str, arguments: list[str]) -> Any:
 
 
 def test_the_start_prints_which_ports_are_open(service: Service):
-    lines = service.output().split("Open:")[1].split("Ray:")[0].splitlines()
+    lines = [line for line in service.output().splitlines() if line.startswith("open: ")]
     elsewhere = [line for line in lines if "everyone who reaches this machine" in line]
     assert all("calls between replicas" in line and "only with the token" in line for line in elsewhere)
+    assert [line.removeprefix("open: ") for line in elsewhere] == re.findall(r"(?<=  Open:  ).*", service.log.read_text())
     assert any(f"{service.port} " in line and "page and API" in line and "this machine" in line for line in lines)
     assert any("Ray's dashboard" in line and "this machine, only with the token" in line for line in lines)
 
@@ -312,10 +317,9 @@ def test_a_second_start_says_who_has_the_ports_and_starts_nothing(service: Servi
     ports = {name: service.environment[name] for name in HAPROXY_PORTS}
     with started(home=home, folder=folder / "second", port=service.port, **ports) as second:
         assert second.exit_code() == 1
-        lines = second.output().splitlines()
+        lines = second.log.read_text().splitlines()
         assert any(f"127.0.0.1:{service.port} is taken by haproxy" in line for line in lines)
         assert len(lines) == 1 + len(ports), "a sentence for each port, and nothing else"
-        assert "Page:" not in second.output()
     assert service.speak(seed=1).status_code == 200
 
 

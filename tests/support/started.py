@@ -44,7 +44,9 @@ class Started:
         return f"http://127.0.0.1:{self.port}"
 
     def output(self) -> str:
-        return self.log.read_text()
+        """What it has printed, then its log."""
+        service_log = Path(self.environment["CHATTTS_HOME"]) / f"logs/{self.port}.log"
+        return self.log.read_text() + (service_log.read_text() if service_log.exists() else "")
 
     def wait_for(self, text: str) -> None:
         """Until it was printed; the process lives all the while."""

@@ -37,6 +37,11 @@ def build_wheel(folder: Path, *, native: bool = False) -> Path:
         subprocess.run(ship, cwd=source, env=environment, check=True, capture_output=True)
         tag = subprocess.run([*ship, "--platform"], cwd=source, env=environment, check=True, capture_output=True, text=True)
         options = [f"--config-settings=--build-option=--plat-name={tag.stdout.strip()}"]
+    return pack_wheel(source, folder, *options)
+
+
+def pack_wheel(source: Path, folder: Path, *options: str) -> Path:
+    """Build the wheel of a folder with sources."""
     _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), *options, str(source))
     (wheel,) = folder.glob("*.whl")
     return wheel

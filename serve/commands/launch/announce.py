@@ -13,6 +13,7 @@ from pathlib import Path
 import requests
 
 from serve.commands.launch.processes import Listener, Process, listeners
+from serve.commands.launch.run_log import STDOUT
 
 DASHBOARD_PORTS = range(8265, 8316)  # Ray takes the first free one
 INGRESS_PORTS = range(30_000, 31_001)  # Serve's: where ingress replicas speak HTTP to HAProxy
@@ -23,6 +24,7 @@ WITH_TOKEN = frozenset({RAY, REPLICA_CALLS, "Ray's dashboard"})
 FIRST_WORDS = '{"input": "Five one one, two five five.", "voice": "default", "seed": 1, "response_format": "wav"}'
 ANSWER_S = 2.0
 ANY_HOST = "0.0.0.0"
+EVERYONE, NO_TOKEN = "everyone who reaches this machine", "WITHOUT A TOKEN: RAY_AUTH_MODE is disabled"
 
 
 def own_listeners(processes: Sequence[Process]) -> list[tuple[Process, Listener]]:
@@ -82,27 +84,28 @@ def open_ports(
     for use, is_local in order:
         numbers = sorted({listener.port for listener in groups[use, is_local]})
         where = ", ".join(map(str, numbers)) if len(numbers) <= 4 else f"{len(numbers)} ports"
-        audience = "this machine" if is_local else "everyone who reaches this machine"
+        audience = "this machine" if is_local else EVERYONE
         if use in WITH_TOKEN:
-            audience += ", only with the token" if token else ", WITHOUT A TOKEN: RAY_AUTH_MODE is disabled"
+            audience += ", only with the token" if token else f", {NO_TOKEN}"
         yield f"{where:<22} {use:<24} {audience}"
 
 
-def ray_details(ports: Iterable[str], access: Path) -> Iterator[str]:
-    """Yields who can reach which ports, and how Ray's own commands reach this cluster."""
-    for index, line in enumerate(ports):
-        yield f"{'  Open:' if index == 0 else '':<9}{line}"
+def ray_details(ports: Sequence[str], access: Path) -> Iterator[str]:
+    """Yields the ports that others reach, or that need no token, and how Ray's own commands reach this cluster."""
+    for line in (line for line in ports if EVERYONE in line or NO_TOKEN in line):
+        yield f"  Open:  {line}"
     yield f"  Ray:   . '{access}'; serve status"
 
 
-def announcement(url: str, checkpoint: str, details: Iterable[str]) -> str:
-    """Returns the text that is printed once the service is ready; `details` are lines of the runtime's own."""
+def announcement(url: str, checkpoint: str, log: str, details: Iterable[str]) -> str:
+    """Returns what is printed once the service is ready; `log` is where it logs, `details` are lines of the runtime's own."""
     note = ("  Note:  the demo voice is small and mispronounces words; chattts-serve weights fetch gets the real weights",)
     lines = (
         "",
         f"  Page:  {url}/",
         f"  Hear:  curl {url}/v1/audio/speech -H 'Content-Type: application/json' -d '{FIRST_WORDS}' -o hello.wav",
         *details,
+        *((f"  Log:   {log}",) if log != STDOUT else ()),
         *(note if checkpoint == "demo" else ()),
         "  Stop:  Ctrl-C",
         "",

@@ -23,9 +23,10 @@ from serve.commands.config_path import CONFIG_HELP, DEFAULT, config_path
 from serve.commands.launch import announce, open_files, ray_environment
 from serve.commands.launch.processes import is_free, listeners, process
 from serve.commands.launch.ray_environment import Place
+from serve.commands.launch.run_log import LOG_HELP, RunLog, log_place
 from serve.commands.launch.runs import Run, end_leftovers
 from serve.commands.launch.settings import Settings
-from serve.commands.launch.supervise import Restarts, Service, ServiceDied, Signals, StopRequested
+from serve.commands.launch.supervise import Restarts, Service, ServiceDied, Signals, StopRequested, logged
 from serve.http import haproxy
 
 # Ray's switch for clusters of one machine, named after the two systems where it is the default: Ray's own
@@ -56,6 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--host", help="listen there, in place of http_options.host")
     parser.add_argument("--port", help="listen there, in place of http_options.port")
     parser.add_argument("--checkpoint", help="serve it, in place of pipeline.checkpoint")
+    parser.add_argument("--log", metavar="FILE", help=LOG_HELP)
     args = parser.parse_args(arguments)
     signals, console = Signals(), Console()
     try:
@@ -63,11 +65,12 @@ def main(arguments: list[str] | None = None) -> int:
             settings = checked(args.config, {name: getattr(args, name) for name in CHANGES})
         if settings is None:
             return 0 if signals.first is not None else 1
+        place = log_place(args.log, settings.port)
         if settings.is_one_process:
             if obstacle := why_not_one_process(settings, is_plain=args.plain, restarts=args.restart):
                 print(obstacle, file=sys.stderr)
                 return 1
-            os.execv(sys.executable, [sys.executable, "-m", "serve.commands.launch.one_process", str(settings.path)])
+            os.execv(sys.executable, [sys.executable, "-m", "serve.commands.launch.one_process", str(settings.path), place])
         if ended := end_leftovers(cache_home()):
             print(f"ended what an earlier start has left running: {', '.join(ended)}", file=sys.stderr)
         run = Run.begin(cache_home())
@@ -75,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"cannot write in {cache_home()}: {error.strerror}; CHATTTS_HOME names another folder", file=sys.stderr)
         return 1
     try:
-        return start(settings, run, signals, console, is_plain=args.plain, restarts=args.restart)
+        return start(settings, run, signals, console, place, is_plain=args.plain, restarts=args.restart)
     finally:
         run.end()
 
@@ -102,10 +105,13 @@ def checked(config: Path, changes: Mapping[str, str | None]) -> Settings | None:
     return Settings.from_json(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
 
 
-def start(settings: Settings, run: Run, signals: Signals, console: Console, *, is_plain: bool, restarts: bool) -> int:
+def start(
+    settings: Settings, run: Run, signals: Signals, console: Console, place: str, *, is_plain: bool, restarts: bool
+) -> int:
     """Runs the service if its ports and its limit of open files allow it. Returns the exit code.
 
     Args:
+        place: of the log.
         restarts: where it dies of what Ray cannot replace, it is started again.
     """
     environment = environment_of(os.environ, run, is_plain=is_plain)
@@ -113,38 +119,44 @@ def start(settings: Settings, run: Run, signals: Signals, console: Console, *, i
     if obstacles := [*taken_ports(settings, environment), *files]:
         print("\n".join(obstacles), file=sys.stderr)
         return 1
-    for sentence in open_files.few_connections(environment):
-        print(sentence)
     if signals.first is not None:
         return 0
+    log = RunLog(place)
+    print(f"starting Ray, loading, warming up: half a minute; all that is printed: {place}" * log.is_file, flush=True)
+    for sentence in open_files.few_connections(environment):
+        log.write(sentence)
     if os.environ.get("RAY_ADDRESS"):
         print("RAY_ADDRESS is ignored: this command starts its own Ray cluster; use `serve deploy` for a running one")
     command = [interpreter(run.sockets), "-c", SERVE, "run", "--address", "local", str(settings.path)]
     again = Restarts()
     while True:
-        service = Service(command, environment, signals)
+        service = Service(command, environment, signals, log)
         try:
-            return supervise(service, settings, run, environment, console)
+            return supervise(service, settings, run, environment, console, log)
         except StopRequested as request:
-            return stop(service, request, settings, run, environment)
+            return stop(service, request, settings, run, environment, log)
         except ServiceDied as error:
             if not (restarts and run.access.exists() and again.may()):  # without that file it has never been ready
-                print(f"{error}: ending the service", file=sys.stderr)
+                print(*log.latest(), f"{error}: ending the service", sep="\n", file=sys.stderr)
                 return 1
             print(f"{error}: starting the service again", file=sys.stderr)
         finally:
             service.end()
 
 
-def stop(service: Service, request: StopRequested, settings: Settings, run: Run, environment: Mapping[str, str]) -> int:
+def stop(
+    service: Service, request: StopRequested, settings: Settings, run: Run, environment: Mapping[str, str], log: RunLog
+) -> int:
     """Stops the service as the signal demands. Returns the exit code."""
     grace_s = settings.longest_stream_s if run.access.exists() else 0.0  # without it, no request has been served
     if request.number == signal.SIGTERM and grace_s:
-        drain(service, settings.path, grace_s, environment)
+        drain(service, settings.path, grace_s, environment, log)
     return 0 if service.interrupt(grace_s + STOP_MARGIN_S) else 1
 
 
-def supervise(service: Service, settings: Settings, run: Run, environment: Mapping[str, str], console: Console) -> int:
+def supervise(
+    service: Service, settings: Settings, run: Run, environment: Mapping[str, str], console: Console, log: RunLog
+) -> int:
     """Announces the service once it is ready, then watches it until it ends. Returns the exit code.
 
     Raises:
@@ -158,16 +170,15 @@ def supervise(service: Service, settings: Settings, run: Run, environment: Mappi
     opened = announce.own_listeners(service.processes())
     token, dashboard = token_of(environment), announce.dashboard_url(opened)
     if not is_up:
-        print(f"not ready after {limit_s:g} s:", *announce.missing(url, dashboard, token), sep="\n  ", file=sys.stderr)
+        why = (*announce.missing(url, dashboard, token), *log.latest())
+        print(f"not ready after {limit_s:g} s:", *why, sep="\n  ", file=sys.stderr)
         return 1
     run.note(url, access_of(environment, announce.gcs_address(service.processes()), dashboard))
-    ports = announce.open_ports(opened, port, haproxy_ports(environment), token is not None)
-    console.print(
-        announce.announcement(url, settings.checkpoint, announce.ray_details(ports, run.access)),
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
+    ports = list(announce.open_ports(opened, port, haproxy_ports(environment), token is not None))
+    for line in ports:
+        log.write(f"open: {line}")
+    text = announce.announcement(url, settings.checkpoint, log.place, announce.ray_details(ports, run.access))
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
     service.watch(lambda: False, port=port)
     return 1
 
@@ -255,13 +266,13 @@ def port_conflict(host: str, port: int) -> str:
     return f"{host}:{port} is taken {whose}: stop that"
 
 
-def drain(service: Service, config: Path, grace_s: float, environment: Mapping[str, str]) -> None:
+def drain(service: Service, config: Path, grace_s: float, environment: Mapping[str, str], log: RunLog) -> None:
     """Waits until the streams have ended. In a process of its own: Ray reads its environment when it is imported."""
     address = announce.gcs_address(service.processes())
     if address is None:
         return
     command = [sys.executable, "-m", "serve.commands.operate.drain", str(config), "--grace", str(grace_s), "--address", address]
-    draining = subprocess.Popen(command, env=environment, start_new_session=True)
+    draining = logged(command, environment, log)
     if not service.wait_for(draining, grace_s + DRAIN_MARGIN_S):
         print("some streams have not ended in time: stopping anyway", file=sys.stderr)
         draining.kill()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
 from serve.commands.launch.processes import Process, end_session, listeners, members, process
+from serve.commands.launch.run_log import RunLog
 
 POLL_S = 0.5
 # Ray restarts every other process; if one of these ends, Serve cannot recover.
@@ -80,12 +81,22 @@ class Signals:
             self.is_urgent = True
 
 
-class Service:
-    """The command and all processes that descend from it."""
+def logged(command: Sequence[str], environment: Mapping[str, str], log: RunLog) -> "subprocess.Popen[bytes]":
+    """Starts a command in a session of its own that prints into the log."""
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    assert process.stdout is not None
+    log.follow(process.stdout)
+    return process
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], signals: Signals) -> None:
+
+class Service:
+    """The command and all processes that descend from it; what they print goes into the log."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], signals: Signals, log: RunLog) -> None:
         self._signals = signals
-        self._command = subprocess.Popen(command, env=environment, start_new_session=True)
+        self._command = logged(command, environment, log)
         self._vital: dict[str, Process] = {}
         self._closed_since: float | None = None
         self._next_look = 0.0

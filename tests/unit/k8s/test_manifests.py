@@ -13,6 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from pipeline.store.redis_link import PASSWORD_VARIABLE
 from scripts.generate import mounts
 from scripts.generate.k8s_config import (
     OVERLAYS,
@@ -494,6 +495,45 @@ def test_the_cluster_may_talk_to_itself(documents, ray_service):
                 for rule in policy["spec"][direction]
                 for peer in rule.get(peers, [])
             )
+
+
+EXAMPLES = sorted((ROOT / "k8s/examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_fit_kubernetes_schema(path):
+    for document in yaml.safe_load_all(path.read_text()):
+        if "gateway" not in document["apiVersion"]:
+            kubernetes_validate.validate(document, KUBERNETES, strict=True)
+
+
+def test_the_backup_reaches_the_store_and_nothing_else(rendered):
+    _, job, policy = yaml.safe_load_all((ROOT / "k8s/examples/backup.yaml").read_text())
+    (store,) = [
+        document for document in of_kind(rendered["prod"], "StatefulSet") if document["metadata"]["name"] == "chattts-store"
+    ]
+    assert matches(policy["spec"]["podSelector"], store["spec"]["template"]["metadata"]["labels"])
+    (peer,) = policy["spec"]["ingress"][0]["from"]
+    assert matches(peer["podSelector"], job["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"])
+
+
+def test_a_model_of_gpu_is_chosen_for_the_gpu_workers_alone(ray_service_schema):
+    documents = render(ROOT / "k8s/examples/gpu-model")
+    (ray_service,) = of_kind(documents, "RayService")
+    jsonschema.validate(ray_service, ray_service_schema)
+    chosen = [group for group, pod in ray_pods(ray_service).items() if "affinity" in pod["spec"]]
+    assert chosen == ["gpu"]
+
+
+def test_every_redis_of_prod_has_the_password_that_the_pods_have(rendered):
+    secret = {"secretKeyRef": {"name": "chattts-redis", "key": "password"}}
+    for document in of_kind(rendered["prod"], "StatefulSet"):
+        (container,) = document["spec"]["template"]["spec"]["containers"]
+        assert "--requirepass" in container["args"]
+        assert [entry["valueFrom"] for entry in container["env"]] == [secret]
+    (ray_service,) = of_kind(rendered["prod"], "RayService")
+    for pod in ray_pods(ray_service).values():
+        assert {"name": PASSWORD_VARIABLE, "valueFrom": secret} in pod["spec"]["containers"][0]["env"]
 
 
 def home_of(pod: Manifest) -> Manifest:

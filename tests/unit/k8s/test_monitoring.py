@@ -139,7 +139,7 @@ def check_alert(alert: Alert, bad: dict[str, str], good: dict[str, str], folder:
         if "$labels.deployment" in summary:
             labels["deployment"] = "Vocoder"
             summary = summary.replace("{{ $labels.deployment }}", "Vocoder")
-        annotations = {"summary": summary, "runbook": rule["annotations"]["runbook"]}
+        annotations = {"summary": summary, "runbook_url": rule["annotations"]["runbook_url"]}
         return {
             "interval": f"{minutes}m",
             "input_series": [{"series": name, "values": values} for name, values in series.items()],

@@ -402,6 +402,8 @@ def test_a_server_that_is_away_hangs_or_wants_a_password_is_named_without_one(tm
             words_of_findings = " ".join(finding.result + finding.advice for finding in redis_servers(as_store(url)))
             assert words in words_of_findings
             assert not {"right", "wrong"} & set(words_of_findings.replace("@", " ").replace(":", " ").split())
+        monkeypatch.setenv("CHATTTS_REDIS_PASSWORD", "right")
+        assert "answers" in " ".join(finding.result for finding in redis_servers(as_store(server.url)))
         server.freeze()
         (finding,) = redis_servers(as_store(f"redis://:right@127.0.0.1:{server.port}/0"))
         assert (finding.status, "does not answer" in finding.result) == (FAIL, True)

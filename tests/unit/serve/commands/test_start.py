@@ -19,6 +19,7 @@ from serve.commands.launch.check import changed, settings_of
 from serve.commands.launch.open_files import CONNECTIONS, MAXCONN, connections, few_connections, files_for, raise_limit
 from serve.commands.launch.processes import members, processes
 from serve.commands.launch.ray_environment import Place
+from serve.commands.launch.run_log import RunLog
 from serve.commands.launch.runs import Run
 from serve.commands.launch.settings import Settings
 from serve.commands.launch.supervise import Restarts, Service, Signals
@@ -169,16 +170,21 @@ def test_a_home_that_cannot_be_written_is_one_sentence(config: Settings, tmp_pat
 def test_a_service_that_does_not_come_up_is_ended_and_what_is_missing_is_said(config: Settings, run: Run, monkeypatch, capfd):
     monkeypatch.setattr(start, "START_MARGIN_S", -config.start_timeout_s)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    service = Service(["sleep", "600"], os.environ, Signals())
+    log = RunLog(str(run.folder / "log"))
+    service = Service(
+        ["sh", "-c", "echo '\033[31mThat\033[0m is wrong'; echo INFO all is well; exec sleep 600"], os.environ, Signals(), log
+    )
     try:
         environment = start.environment_of({}, run, is_plain=True)
-        assert start.supervise(service, config, run, environment, Console()) == 1
+        assert start.supervise(service, config, run, environment, Console(), log) == 1
     finally:
         service.end()
         for number, handler in before.items():
             signal.signal(number, handler)
     output = capfd.readouterr().err
     assert "not ready after 0 s" in output
+    assert output.endswith("\n  That is wrong\n"), "of the log, what is not routine"
+    assert (run.folder / "log").read_text().splitlines() == ["That is wrong", "INFO all is well"]
     assert f"{announce.address_here(config.host, config.port)}/ready does not answer (ConnectionError)" in output
 
 
@@ -265,10 +271,11 @@ sys.exit(3)
 SUPERVISOR = """
 import os, sys
 from serve.commands.launch import supervise
+from serve.commands.launch.run_log import RunLog
 from serve.commands.launch.supervise import ServiceDied, Service, Signals, StopRequested
 supervise.LAST_STEPS_S = supervise.TERM_PATIENCE_S = 1.0
 signals = Signals()
-service = Service([sys.executable, "-c", sys.argv[1], *sys.argv[2:]], os.environ, signals)
+service = Service([sys.executable, "-c", sys.argv[1], *sys.argv[2:]], os.environ, signals, RunLog("-"))
 try:
     service.watch(lambda: len(service._vital) == 2)
     print("watching", flush=True)
