@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError, model_validator
 from pipeline.config import StrictModel
 from pipeline.errors import ConfigError, UnknownVoice
 from pipeline.types import MAX_SEED, Voice
-from pipeline.voices.persons import persons_of
+from pipeline.voices.persons import Persons
 from pipeline.voices.seeds import draw_embedding
 from pipeline.voices.strings import decode_embedding, decode_sample
 from pipeline.yaml_loader import parse_yaml
@@ -116,22 +116,20 @@ class VoiceCatalogue:
 
     @classmethod
     def load(
-        cls, path: Path | None, width: int, statistics: NDArray[np.float16] | None = None, checkpoint: str = ""
+        cls, path: Path | None, width: int, statistics: NDArray[np.float16] | None = None, persons: Persons | None = None
     ) -> "VoiceCatalogue":
         """Reads a catalogue file; without a path there are `default` and the seed voices.
 
         Args:
-            checkpoint: hash of its manifest: voices have the names and labels that were measured on it.
+            persons: the names and labels that were measured on the checkpoint, as read_persons returns them.
 
         Raises:
             ConfigError: the file is not a strict catalogue, or one of its strings is not what it claims to be.
         """
         file = _CatalogueFile() if path is None else _read(path)
-        entries = file.voices
         voices: dict[str, Voice] = {}
         infos: list[VoiceInfo] = []
-        persons = persons_of(checkpoint)
-        for name, entry in entries.items():
+        for name, entry in file.voices.items():
             where = f"{path}: voices.{name}"
             voice = _voice(name, entry, width, statistics, where)
             for key in (name, *entry.aliases):
@@ -141,8 +139,7 @@ class VoiceCatalogue:
                     raise ConfigError(f"{where}: the name {key!r} already belongs to the voice {voices[key].name!r}")
                 voices[key] = voice
             origin = "embedding" if entry.seed is None else f"seed:{entry.seed}"
-            info = VoiceInfo(name, entry.aliases, entry.languages, entry.description, origin)
-            infos.append(_named(info, persons))
+            infos.append(_named(VoiceInfo(name, entry.aliases, entry.languages, entry.description, origin), persons))
         if DEFAULT not in voices:
             voices[DEFAULT] = Voice(DEFAULT, None)
             plain = VoiceInfo(DEFAULT, (), ("zh", "en"), "ChatTTS without a speaker embedding", "built-in")
@@ -183,8 +180,8 @@ class VoiceCatalogue:
         return f"there is no voice {shown!r}{hint} Known are the names of GET /v1/audio/voices and seed:<0 .. {MAX_SEED}>"
 
 
-def _named(info: VoiceInfo, persons: Mapping[str, Mapping[str, str]]) -> VoiceInfo:
-    labels = dict(persons.get(info.origin, {}))
+def _named(info: VoiceInfo, persons: Persons | None) -> VoiceInfo:
+    labels = dict((persons or {}).get(info.origin, {}))
     return replace(info, title=labels.pop("name", ""), labels=labels)
 
 

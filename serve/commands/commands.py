@@ -52,6 +52,7 @@ COMMANDS = (
         verbs=("add", "list", "revoke", "forget"),
     ),
     Command("weights fetch", "serve.commands.weights.fetch", "Download and verify the real ChatTTS weights (1.2 GB)."),
+    Command("label", "serve.commands.label", "Measure the voices of a checkpoint, and name them."),
     Command("pack", "serve.commands.weights.pack_checkpoint", "Write a checkpoint with smaller files."),
     Command("weights make", "serve.commands.weights.make_random", "Generate a checkpoint with random weights."),
     Command(

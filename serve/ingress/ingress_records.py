@@ -22,6 +22,7 @@ from pipeline.store.threads import ask_store
 from pipeline.text.lexicon.lexicon_library import LexiconLibrary
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
+from pipeline.voices.persons import Persons
 from serve.access.api_keys import KeyRing
 from serve.access.idempotency import Idempotency
 from serve.access.keys_marker import marker_for
@@ -34,7 +35,7 @@ from serve.stages.code_cache import open_cache
 
 LOG = logging.getLogger("ray.serve.chattts")
 
-Speakers = tuple[int, NDArray[np.float16] | None, str]
+Speakers = tuple[int, NDArray[np.float16] | None, Persons]
 """numbers in an embedding, and the statistics of the embeddings that the checkpoint was trained with"""
 
 

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.checkpoint.locate import resolve
-from pipeline.checkpoint.manifest import manifest_hash
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import EngineConfig, VocoderConfig
 from pipeline.engine.engine import Engine
@@ -33,6 +32,7 @@ from pipeline.text.segment import predicted_steps
 from pipeline.timing.following import Following
 from pipeline.types import DecoderTraits, Followed, Head, Lane, Prompt, SamplingParams, Segment, StepBlock
 from pipeline.vocoder.encode_apart import encode_apart
+from pipeline.voices.persons import Persons, read_persons
 from pipeline.voices.seeds import read_statistics
 from serve.config.app_config import TracingConfig
 from serve.observability.metrics.definitions import (
@@ -200,10 +200,10 @@ class AcousticStage:
         """Returns where the model looks in a prompt while it speaks (protocols.TextFollower); beside the engine."""
         return await as_value(self._following.follow(prompt, codes, tokens, ended=ended))
 
-    async def speakers(self) -> tuple[int, NDArray[np.float16] | None, str]:
-        """Returns the width of this checkpoint's speaker embeddings, the statistics of those it was trained on, its hash."""
+    async def speakers(self) -> tuple[int, NDArray[np.float16] | None, Persons]:
+        """Returns the width of this checkpoint's speaker embeddings, the statistics of those it was trained on, names."""
         width, root = self._files.gpt_spec.width, self._files.root
-        return width, read_statistics(root, width), manifest_hash(root)
+        return width, read_statistics(root, width), read_persons(root)
 
     async def traits(self) -> DecoderTraits:
         """Returns what its vocoder takes, which depends on what this machine can compile."""

@@ -30,6 +30,7 @@ from pipeline.types import (
     StepBlock,
     SynthesisRequest,
 )
+from pipeline.voices.persons import Persons
 from serve.config.model_versions import ONLY
 from serve.observability.stage_timings import current_timings
 from serve.observability.tracing import carried
@@ -185,10 +186,10 @@ async def as_value(answer: Awaitable[T]) -> T | SynthesisError:
         return error
 
 
-async def ask_speakers(handle: StageHandle) -> tuple[int, NDArray[np.float16] | None, str]:
-    """Returns the width of the checkpoint's speaker embeddings, their statistics, its hash; waits until it is loaded."""
+async def ask_speakers(handle: StageHandle) -> tuple[int, NDArray[np.float16] | None, Persons]:
+    """Returns the width of the checkpoint's speaker embeddings, their statistics, their names; waits until it is loaded."""
     breaker = Breaker("acoustic")
-    speakers: tuple[int, NDArray[np.float16] | None, str] = await _pure(breaker, lambda: handle.ask("speakers"))
+    speakers: tuple[int, NDArray[np.float16] | None, Persons] = await _pure(breaker, lambda: handle.ask("speakers"))
     return speakers
 
 

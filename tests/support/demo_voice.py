@@ -12,7 +12,6 @@ from pipeline.cache.cache import CodeCache
 from pipeline.cache.cached_generator import CachedModel
 from pipeline.cache.key import Kept
 from pipeline.checkpoint.locate import DEMO_FOLDER
-from pipeline.checkpoint.manifest import manifest_hash
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import EngineConfig, SpeechConfig, VocoderConfig
 from pipeline.engine.engine import Engine
@@ -24,6 +23,7 @@ from pipeline.types import AudioChunk, SynthesisRequest
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
+from pipeline.voices.persons import read_persons
 from pipeline.voices.seeds import read_statistics
 from tests.support.fakes import Speaker, make_library
 
@@ -67,7 +67,7 @@ class Deaf:
 def demo_library(store: Store | None = None) -> VoiceLibrary:
     """The shipped voices and seeds, as the demo voice speaks them."""
     width = open_checkpoint(DEMO_FOLDER).gpt_spec.width
-    catalogue = VoiceCatalogue.load(VOICES, width, read_statistics(DEMO_FOLDER, width), manifest_hash(DEMO_FOLDER))
+    catalogue = VoiceCatalogue.load(VOICES, width, read_statistics(DEMO_FOLDER, width), read_persons(DEMO_FOLDER))
     return VoiceLibrary(catalogue, store)
 
 

@@ -3,14 +3,20 @@
 import asyncio
 import base64
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from playwright.async_api import Download
 
 from tests.support.browser import Browser, Page
+from tests.support.demo_voice import demo_library
+from tests.support.fakes import Speaker, make_services, make_voices
+from tests.support.live_server import Live, serving
 from tests.support.waiting import until
 
 # Hears what the page gives to the audio device, block by block: a listener between the player and the device.
@@ -43,7 +49,7 @@ FINISHED = "document.querySelector('#status').textContent === 'Finished.'"
 PLAYED = "document.querySelector('#play').getAttribute('aria-label') === 'Play'"
 AWAY = "['away', 'starting'].includes(document.querySelector('#notice').className)"
 BACK = "['back', ''].includes(document.querySelector('#notice').className)"
-ERROR = "document.querySelector('main .errors').textContent"
+ERROR = "[...document.querySelectorAll('main .errors')].map(each => each.textContent).join('')"
 WORDS = "[...document.querySelectorAll('.word')].map(word => word.textContent)"
 FIRST_TEXT = "Hello there. This sentence is spoken while it is still being written."
 
@@ -63,6 +69,24 @@ async def open_studio(page: Page, url: str) -> None:
     """Returns once the page can be used."""
     await page.open(f"{url}/")
     await page.until("document.querySelector('main button') !== null")
+
+
+async def open_in(page: Page, url: str, language: str, place: str = "speak") -> None:
+    """The page of a newcomer, in a language."""
+    await page.run(f"localStorage.setItem('looks', JSON.stringify({{language: '{language}'}})); sessionStorage.clear()")
+    await page.open(f"{url}/?{language}-{place}#/{place}")
+    await page.until(
+        f"document.querySelector('main button') !== null && document.documentElement.lang.startsWith('{language}')"
+    )
+
+
+@contextmanager
+def people(speaker: Speaker, **changes: Any) -> Iterator[Live]:
+    """A service whose voices have names."""
+    library = demo_library()
+    services = make_services(speaker, voice_id=library.canonical)
+    with serving(replace(services, voices=make_voices(speaker.stream, library)), **changes) as live:
+        yield live
 
 
 async def go_to(page: Page, section: str) -> None:

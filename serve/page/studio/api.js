@@ -1,54 +1,48 @@
-/* API: the one place that calls the service.
- *
+/* API: the one place that calls the service, and that says whether it is there.
  * In:    paths below the page's own address, bodies
- * Out:   JSON, files, events; Refused, Unreachable
- * Owns:  nothing
- * Never: another host; a key anywhere but in one header
- */
+ * Out:   JSON, files, events; Refused, Unreachable; a line at the top of the page: away, starting, back; an event `back`
+ * Owns:  the line, a timer while the service is away
+ * Never: another host; a key anywhere but in one header; questions while all is well */
 
+import {el} from "./dom.js";
 import {Refused, Unreachable} from "./errors.js";
-import {service} from "./service.js";
 import {access} from "./state.js";
 import {t} from "./strings.js";
 
-/** Where texts are spoken. */
 export const SPEECH = "v1/audio/speech";
-
-/** The address of the service as programs need it. */
-export const BASE = new URL(".", document.baseURI).href;
+export const BASE = new URL(".", document.baseURI).href;  // as programs need it
 
 /** Returns the reply to a request. Throws Refused, Unreachable, or AbortError. */
 export async function call(path, {method = "GET", body, signal, headers = {}, cache} = {}) {
-  const isForm = body instanceof FormData;
-  const sent = {...headers, ...(body && !isForm ? {"Content-Type": "application/json"} : {})};
-  if (access.value.key) sent.Authorization = `Bearer ${access.value.key}`;
-  let reply;
+  const isJson = body && !(body instanceof FormData), {key} = access.value;
+  const sent = {...headers, ...(isJson && {"Content-Type": "application/json"}), ...(key && {Authorization: `Bearer ${key}`})};
+  const reply = await reached(fetch(path, {method, signal, cache, headers: sent, body: isJson ? JSON.stringify(body) : body}));
+  if (reply.ok) return reply;
+  throw await refusal(reply);
+}
+
+export const json = async (path, options) => reached((await call(path, options)).json());
+export const file = async (path, options) => reached((await call(path, options)).blob());
+
+/** Returns what arrives; whatever does not is a service that is away. */
+async function reached(arrival) {
   try {
-    reply = await fetch(path, {method, signal, cache, headers: sent, body: isForm ? body : body && JSON.stringify(body)});
+    return await arrival;
   } catch (error) {
     if (error.name === "AbortError") throw error;
     service.isAway();
     throw new Unreachable();
   }
-  if (reply.ok) return reply;
-  throw await refusal(reply);
 }
-
-/** Returns the JSON of a reply. */
-export const json = async (path, options) => whole(await call(path, options), "json");
-
-/** Returns the file of a reply. */
-export const file = async (path, options) => whole(await call(path, options), "blob");
 
 /** Yields server-sent events as {event, id, data}: names as they came, the data parsed; ends where the connection ends, however it ends. */
 export async function* messages(reply) {
   const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const {done, value} = await reader.read().catch(error => {
-      if (error.name === "AbortError") throw error;
-      service.isAway();
-      return {done: true};
+    const {done, value} = await reached(reader.read()).catch(error => {
+      if (error instanceof Unreachable) return {done: true};
+      throw error;
     });
     if (done) return;
     const blocks = (rest + value).split("\n\n");
@@ -57,16 +51,6 @@ export async function* messages(reply) {
       const fields = Object.fromEntries(block.split("\n").map(line => line.split(/: (.*)/s, 2)));
       if (fields.data) yield {...fields, data: JSON.parse(fields.data)};
     }
-  }
-}
-
-async function whole(reply, kind) {
-  try {
-    return await reply[kind]();
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    service.isAway();
-    throw new Unreachable();
   }
 }
 
@@ -80,3 +64,41 @@ async function refusal(reply) {
   const unknown = {message: t("The service replied with status {status} and no reason.", {status: reply.status})};
   return new Refused(reply.status, error ?? unknown, Number(reply.headers.get("Retry-After")));
 }
+
+const EVERY_MS = 1500;
+const SHOWN_MS = 4000;
+const NOTICES = {
+  away: "The service does not answer. This page waits for it; nothing you wrote is lost.",
+  starting: "The service is starting. This page waits for it; nothing you wrote is lost.",
+  back: "The service answers again.",
+};
+
+class Service extends EventTarget {
+  #timer = null;
+  notice = el("p", {id: "notice", role: "status"});
+
+  /** Begins to ask whether somebody is there, until somebody is. */
+  isAway() {
+    if (this.#timer !== null) return;
+    this.#say("away");
+    this.#timer = setInterval(() => this.#ask(), EVERY_MS);
+  }
+
+  async #ask() {
+    const reply = await fetch("ready", {cache: "no-store"}).catch(() => null);
+    if (this.#timer === null) return;
+    if (!reply?.ok) return this.#say(reply ? "starting" : "away");
+    clearInterval(this.#timer);
+    this.#timer = null;
+    this.#say("back");
+    setTimeout(() => this.notice.className === "back" && this.#say(""), SHOWN_MS);
+    this.dispatchEvent(new Event("back"));
+  }
+
+  #say(state) {
+    if (this.notice.className === state) return;
+    [this.notice.className, this.notice.textContent] = [state, state && t(NOTICES[state])];
+  }
+}
+
+export const service = new Service();

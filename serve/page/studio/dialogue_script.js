@@ -1,12 +1,8 @@
 /* Dialogue script: lines of `Name: text` as turns, and back; bullets, emphasis and directions around a name are not spoken.
- *
  * In:    a script; turns
  * Out:   turns with speaker and text; a script
- * Owns:  nothing
  * Never: a line that is lost: one before every name is the narrator's
- *
- * The lines are read as the service reads them, but that a name nobody has yet is a new speaker.
- */
+ * The lines are read as the service reads them, but that a name nobody has yet is a new speaker. */
 
 export const NARRATOR = "Narrator";
 
@@ -41,7 +37,6 @@ export function scriptOf(turns) {
   }).join("\n");
 }
 
-/** Returns whether the service takes it for the name of a speaker. */
 export const isName = text => NAME.test(text) && looksLikeAName(text);
 
 /** Returns the speaker who begins with a line, and what follows; an empty name if nobody does. `names` are those who speak elsewhere. */
@@ -66,7 +61,6 @@ function withoutBullet(written) {
   return [bare, bare !== written];
 }
 
-/** Returns a name without what stands in brackets behind it. */
 function withoutDirection(name) {
   const at = DIRECTIONS[name.at(-1)] ? name.lastIndexOf(DIRECTIONS[name.at(-1)]) : -1;
   return at > 0 ? name.slice(0, at).trimEnd() : name;

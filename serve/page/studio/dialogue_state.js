@@ -1,13 +1,11 @@
 /* Dialogue state: who speaks and what, as it is written, as long as the tab lives.
- *
  * In:    changes to the script, the turns, the cast
  * Out:   the dialogue, whose script and turns say the same; the request for it
  * Owns:  sessionStorage `dialogue`
- * Never: the DOM, a request
- */
+ * Never: the DOM, a request */
 
 import {scriptOf, turnsOf} from "./dialogue_script.js";
-import {Kept} from "./state.js";
+import {Kept, number} from "./state.js";
 import {DIALOGUE, t} from "./strings.js";
 import {unused, watchVoices} from "./voice_list.js";
 
@@ -33,13 +31,10 @@ export function setScript(script) {
   dialogue.set({script, turns, cast: castOf(turns)});
 }
 
-/** Takes turns; the script follows. */
 export const setTurns = turns => dialogue.set({turns, script: scriptOf(turns)});
 
-/** Returns the turns with one of them changed. */
 export const changed = (at, patch) => dialogue.value.turns.map((turn, index) => index === at ? {...turn, ...patch} : turn);
 
-/** Changes a speaker, everywhere. */
 export function changeSpeaker(name, patch) {
   const cast = dialogue.value.cast.map(one => one.name === name ? {...one, ...patch} : one);
   if (!patch.name) return dialogue.set({cast});
@@ -47,15 +42,13 @@ export function changeSpeaker(name, patch) {
   dialogue.set({cast, turns, script: scriptOf(turns)});
 }
 
-/** Adds a speaker who says nothing yet. */
 export function addSpeaker() {
-  const {cast} = dialogue.value, taken = new Set(cast.map(one => one.name));
+  const {cast} = dialogue.value, nameOf = number => t("Speaker {number}", {number});
   let number = cast.length + 1;
-  while (taken.has(t("Speaker {number}", {number}))) number += 1;
-  dialogue.set({cast: voiced([...cast, {name: t("Speaker {number}", {number}), ...OWN}])});
+  while (cast.some(({name}) => name === nameOf(number))) number += 1;
+  dialogue.set({cast: voiced([...cast, {name: nameOf(number), ...OWN}])});
 }
 
-/** Removes speakers who say nothing. */
 export const removeSilent = () => dialogue.set({cast: dialogue.value.cast.filter(({name}) => dialogue.value.turns.some(turn => turn.speaker === name))});
 
 /** Returns those who speak in a script, in this order, and those who do not but have been given something. */
@@ -88,12 +81,6 @@ export function bodyOf({turns, cast, gap_ms} = dialogue.value, seed = undefined)
 
 function requestOf({text, speaker, ...own}, {voice, speed, seed}) {
   const found = {voice: own.voice || voice, speed: own.speed || speed, seed: own.seed || seed, gap_ms: own.gap_ms};
-  return {
-    text: text.trim(), speaker,
-    ...(found.voice && {voice: found.voice}),
-    ...Object.fromEntries(["speed", "seed", "gap_ms"].filter(name => String(found[name] ?? "").trim() !== "").map(name => [name, number(found[name])])),
-  };
+  const numbers = ["speed", "seed", "gap_ms"].filter(name => String(found[name] ?? "").trim() !== "").map(name => [name, number(found[name])]);
+  return {text: text.trim(), speaker, ...(found.voice && {voice: found.voice}), ...Object.fromEntries(numbers)};
 }
-
-/** What is no number is sent as it is: the service says what is wrong with it. */
-const number = written => Number.isFinite(Number(written)) ? Number(written) : written;

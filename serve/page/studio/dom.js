@@ -1,10 +1,7 @@
 /* DOM: makes elements, so that no text of anybody is ever read as HTML.
- *
  * In:    a tag, its properties, its children
  * Out:   elements; names of fields, buttons and columns in the reader's language
- * Owns:  nothing
- * Never: innerHTML, style attributes (the policy of the page forbids both what they could do)
- */
+ * Never: innerHTML, style attributes (the policy of the page forbids both what they could do) */
 
 import {t} from "./strings.js";
 
@@ -30,7 +27,6 @@ export function el(tag, props = {}, ...children) {
   return node;
 }
 
-/** Returns a picture of 24 x 24, drawn with a line. */
 export function icon(name) {
   const [svg, path] = ["svg", "path"].map(tag => document.createElementNS(SVG, tag));
   svg.setAttribute("viewBox", "0 0 24 24");
@@ -40,29 +36,32 @@ export function icon(name) {
   return svg;
 }
 
-/** Returns a form field below its name; `more` stands behind it on the same line. */
 export const field = (name, input, ...more) => el("label", {class: "field"}, el("span", {}, t(name)), input, ...more);
 
-/** Returns a select; options are values, or [value, shown]. */
-export const select = (props, options) => el("select", props, options.map(each => {
-  const [value, shown] = Array.isArray(each) ? each : [each, each];
-  return el("option", {value, textContent: t(shown)});
-}));
+/** Returns options; each is a value, or [value, shown]. */
+export const options = list => list.map(each => [each].flat()).map(([value, shown = value]) => new Option(shown, value));
+
+export const select = (props, list) => el("select", props, options(list.map(each => [each].flat()).map(([value, shown = value]) => [value, t(shown)])));
 
 /** Returns a button that submits nothing; its text is one of the page's. */
 export const button = (text, onclick, props = {}) => el("button", {type: "button", onclick, ...props}, t(text));
 
-/** Returns a box that can be opened. */
+export const iconButton = (id, label, picture, onclick) => el("button", {type: "button", id, class: "plain", "aria-label": label, title: label, onclick}, icon(picture));
+
 export const fold = (title, props, ...children) => el("details", props, el("summary", {}, t(title)), ...children);
 
-/** Returns the head of a table; a column without a name is one of buttons. */
-export const head = names => el("thead", {}, el("tr", {}, names.map(name => name ? el("th", {scope: "col"}, t(name)) : el("td"))));
+/** Returns a table that scrolls by itself, below a title where it has one; a column without a name is one of buttons. */
+export const table = (label, names, body, title = null) => el("div", {class: "table", tabIndex: 0, role: "region", "aria-label": label}, title,
+  el("table", {}, el("thead", {}, el("tr", {}, names.map(name => name ? el("th", {scope: "col"}, t(name)) : el("td")))), body));
 
-/** Returns pairs of a name and an element whose text is set later: facts.first.textContent = "0.31 s". */
+export const row = (cells, props = {}) => el("tr", props, cells.map(cell => el("td", {}, cell)));
+
+/** Returns pairs of a name and a value; `show({first: "0.31 s"})` tells values, those that are empty as a dash. */
 export function facts(names) {
   const values = Object.fromEntries(Object.keys(names).map(id => [id, el("dd", {id: `fact-${id}`}, "–")]));
   const list = el("dl", {class: "facts"}, Object.entries(names).map(([id, name]) => el("div", {}, el("dt", {}, t(name)), values[id])));
-  return {list, values};
+  const show = told => Object.entries(told).forEach(([id, text]) => { values[id].textContent = text || "–"; });
+  return {list, show};
 }
 
 /** Returns seconds as people read them: 0.31 s, 12.4 s. */

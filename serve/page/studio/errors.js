@@ -1,17 +1,13 @@
 /* Errors: says in one sentence what happened, and offers one way on.
- *
  * In:    what an action threw
  * Out:   a box with the sentence and a button; code, field and request behind `Details`
- * Owns:  nothing
- * Never: an error that only the console sees; a button that must fail again
- */
+ * Never: an error that only the console sees; a button that must fail again */
 
 import {button, el, fold} from "./dom.js";
 import {sentenceOf, t} from "./strings.js";
 
 const NEVER_AGAIN = [400, 403, 413, 422];  // the same request is refused again
 
-/** The service refused, and said why. */
 export class Refused extends Error {
   constructor(status, error, retryAfter) {
     super(error.message);
@@ -19,12 +15,11 @@ export class Refused extends Error {
   }
 }
 
-/** The service could not be reached at all; `notice` of service.js says so. */
+/** The service could not be reached at all; `notice` of api.js says so. */
 export class Unreachable extends Error {
   constructor() { super(t("This was not done, since the service does not answer. What you wrote is kept.")); }
 }
 
-/** The reply ended in its middle. */
 export class Cut extends Error {
   constructor(seconds) {
     super(t("The service went away in the middle of its reply: {count} s of audio arrived and can be played.", {count: seconds.toFixed(1)}));
@@ -47,8 +42,15 @@ export async function attempt(place, action, again = "Try again") {
   }
 }
 
-/** Returns a place for errors; what appears in it is read aloud. */
+/** What appears here is read aloud. */
 export const errorPlace = () => el("div", {class: "errors", role: "alert"});
+
+/** Asks in a place before something that cannot be undone is done. */
+export function confirm(place, question, errors, action) {
+  const leave = () => place.replaceChildren(), yes = button("Delete it", () => attempt(errors, action), {class: "sure"});
+  place.replaceChildren(el("p", {}, question), el("div", {class: "buttons"}, yes, button("Keep it", leave)));
+  yes.focus();
+}
 
 function errorBox(error, again, retry) {
   const sentence = sentenceOf(error);
@@ -69,12 +71,7 @@ function action(error, again, retry) {
 
 /** Keeps the button off for as long as the service asks for. */
 function wait(retryButton, text, left) {
-  if (!(left > 0) || left > 600) return;
-  retryButton.disabled = true;
-  retryButton.textContent = `${text} (${Math.ceil(left)} s)`;
-  setTimeout(() => {
-    retryButton.disabled = false;
-    retryButton.textContent = text;
-    wait(retryButton, text, left - 1);
-  }, Math.min(1, left) * 1000);
+  const isEarly = left > 0 && left <= 600;
+  [retryButton.disabled, retryButton.textContent] = [isEarly, isEarly ? `${text} (${Math.ceil(left)} s)` : text];
+  if (isEarly) setTimeout(() => wait(retryButton, text, left - 1), Math.min(1, left) * 1000);
 }

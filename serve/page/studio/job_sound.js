@@ -1,16 +1,13 @@
 /* Job sound: the audio of a job as a recording that reads what is played, piece by piece, however long the book is.
- *
  * In:    the parts that are finished; ranges of the job's PCM
  * Out:   samples by place, peaks of what was read, the parts as what is read along
  * Owns:  a few minutes of samples
- * Never: the whole book in memory
- */
+ * Never: the whole book in memory */
 
-import {file} from "./api.js";
+import {file, service} from "./api.js";
 import {Refused} from "./errors.js";
-import {pathOf} from "./state.js";
 import {BLOCK, RATE, Recording} from "./recording.js";
-import {service} from "./service.js";
+import {pathOf} from "./state.js";
 
 const PIECE = 10 * RATE;  // samples
 const MOST = 24;  // pieces kept
@@ -65,7 +62,6 @@ export class JobSound extends Recording {
     return Float32Array.from(piece?.subarray(at, at + count) ?? [], one => one / 32768);
   }
 
-  /** Reads a piece, or what has grown of it since. */
   async #want(number) {
     const first = number * PIECE, stop = Math.min(first + PIECE, this.length), have = this.#pieces.get(number);
     if (first + (have?.length ?? 0) >= stop || this.#coming.has(number)) return;

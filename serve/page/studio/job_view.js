@@ -1,24 +1,21 @@
-/* Job view: one job: how far it is, its sound, its text, what can be done with it.
- *
+/* Job view: one job: how far it is, its sound, its text, what can be done with it, one part of it spoken again.
  * In:    the id of a job
- * Out:   progress that survives a dead service; sound and text as they are finished; files
+ * Out:   progress that survives a dead service; sound and text as they are finished; files; POST .../parts/<number>
  * Owns:  what is followed
- * Never: the list of jobs
- */
+ * Never: the list of jobs */
 
 import {call, file, json} from "./api.js";
-import {button, clock, el, facts, length, select} from "./dom.js";
-import {saveBlob} from "./download.js";
-import {attempt, errorPlace} from "./errors.js";
-import {follow} from "./resuming.js";
+import {button, clock, el, facts, field, length, options, select} from "./dom.js";
+import {attempt, confirm, errorPlace} from "./errors.js";
 import {JobSound} from "./job_sound.js";
-import {FINISHED, FORMATS, pathOf} from "./state.js";
-import {nameOf, voiceOf} from "./voice_list.js";
 import {player} from "./player.js";
 import {readAlong} from "./read_along.js";
 import {RATE} from "./recording.js";
-import {sentenceEditor} from "./sentence_editor.js";
+import {follow} from "./resuming.js";
+import {saveBlob} from "./share.js";
+import {FINISHED, FORMATS, number, pathOf} from "./state.js";
 import {t} from "./strings.js";
+import {nameOf, voiceOf} from "./voice_list.js";
 
 const FACTS = {parts: "parts", "job-length": "length", left: "left", "job-voice": "voice", "job-seed": "seed"};
 const WAITING = ["queued", "running"];
@@ -32,24 +29,23 @@ export function jobView(onChange) {
   let job = null, sound = null, script = null, leaving = null, waiting = [], target = null;
   const text = readAlong(recording => recording === sound), sure = el("div", {});
 
-  const act = (name, id, action, about = {}) => button(name, () => attempt(errors, async () => action()), {id, ...about});
-  const send = what => async () => tell(await json(pathOf(job.id, `/${what}`), {method: "POST"}));
+  const act = (name, id, action, about = {}) => button(name, () => attempt(errors, async () => action(id)), {id, ...about});
+  const send = async what => tell(await json(pathOf(job.id, `/${what}`), {method: "POST"}));
   const buttons = {
     listen: act("Listen", "listen", () => player.play(sound), {class: "go"}),
-    pause: act("Pause", "pause", send("pause")),
-    resume: act("Resume", "resume", async () => { const isOver = FINISHED.includes(job.status); await send("resume")(); if (isOver) watch(job.id); }),
-    cancel: act("Cancel", "cancel", send("cancel")),
+    pause: act("Pause", "pause", send),
+    resume: act("Resume", "resume", what => FINISHED.includes(job.status) ? send(what).then(() => watch(job.id)) : send(what)),
+    cancel: act("Cancel", "cancel", send),
     again: act("Say this sentence again", "again", sayAgain),
-    remove: act("Delete", "remove", askToRemove),
+    remove: act("Delete", "remove", () => confirm(sure, t("Delete the book, its text and its audio?"), errors, remove)),
   };
   const format = select({id: "job-format", "aria-label": "Format of the file"}, []);
   const download = act("Download the book", "job-download", () => save(format.value));
-  const subtitles = ["srt", "vtt"].map(kind => act({srt: "Subtitles (SRT)", vtt: "Subtitles (VTT)"}[kind], `job-${kind}`, () => saveSubtitles(kind)));
+  const subtitles = ["srt", "vtt"].map(kind => act({srt: "Subtitles (SRT)", vtt: "Subtitles (VTT)"}[kind], `job-${kind}`, () => save(kind, "subtitles")));
   const files = el("div", {class: "buttons"}, format, download, subtitles);
   const element = el("section", {class: "card", id: "job", "aria-label": "Job", hidden: true},
     title, status, bar, figures.list, errors, el("div", {class: "buttons"}, Object.values(buttons)), sure, chapters, text, sentence.element, files);
 
-  /** Shows a job, and follows it to its end. */
   async function open(id) {
     if (job?.id !== id) {
       [job, sound, script] = [null, null, null];
@@ -78,23 +74,15 @@ export function jobView(onChange) {
     for await (const {event, id: place, data} of follow(id, signal)) {
       if (signal.aborted) return;
       const [now] = (place ?? "").split("-");
-      if (place && script !== null && now !== script) startOver();
+      if (place && script !== null && now !== script) {  // a part is spoken again by somebody: the places of those behind it change
+        waiting = [];
+        sound?.reset();
+      }
       if (place) script = now;
       if (event === "job.status") tell(data);
       else if (event === "job.progress") tellProgress(data);
-      else if (event === "job.part") gather(data);
+      else if (event === "job.part" && waiting.push(data) === 1) setTimeout(flush, GATHER_MS);
     }
-  }
-
-  /** A part is spoken again by somebody: the places of those behind it change. */
-  function startOver() {
-    waiting = [];
-    sound?.reset();
-  }
-
-  function gather(part) {
-    if (!waiting.length) setTimeout(flush, GATHER_MS);
-    waiting.push(part);
   }
 
   function flush() {
@@ -120,8 +108,7 @@ export function jobView(onChange) {
     status.textContent = job.error ? `${t(job.status)}: ${job.error.message}` : t(job.status);
     if (isOver && !sound.isFinished && sound.length) sound.end();
     if (!isOver) sound.isFinished = false;
-    figures.values["job-voice"].textContent = nameOf(voiceOf(job.voice), job.voice);
-    figures.values["job-seed"].textContent = String(job.seed);
+    figures.show({"job-voice": nameOf(voiceOf(job.voice), job.voice), "job-seed": String(job.seed)});
     offerFormats();
     if (job.progress) tellProgress(job.progress);
     tellButtons();
@@ -129,10 +116,8 @@ export function jobView(onChange) {
   }
 
   function soundOf({id, sample_rate}) {
-    const made = new JobSound(job, save);
-    made.isPlayable = sample_rate === RATE;
-    const current = player.recording;
-    if (made.isPlayable && !player.isPlaying && current?.job !== id) player.load(made);
+    const made = Object.assign(new JobSound(job, save), {isPlayable: sample_rate === RATE});
+    if (made.isPlayable && !player.isPlaying && player.recording?.job !== id) player.load(made);
     return made;
   }
 
@@ -140,11 +125,12 @@ export function jobView(onChange) {
     job = {...job, progress};
     if (!job.status) return;  // which is told next
     [bar.max, bar.value] = [progress.parts, progress.done];
-    const {values} = figures, isWaiting = WAITING.includes(job.status);
-    values.parts.textContent = t("{part} of {whole}", {part: progress.done, whole: progress.parts});
     const isWhole = job.status === "succeeded", spoken = length(sound?.duration || progress.audio_s);
-    values["job-length"].textContent = isWhole ? spoken : t("{part} of about {whole}", {part: spoken, whole: length(progress.predicted_s)});
-    values.left.textContent = progress.eta_s !== null && isWaiting ? length(progress.eta_s) : "–";
+    figures.show({
+      parts: t("{part} of {whole}", {part: progress.done, whole: progress.parts}),
+      "job-length": isWhole ? spoken : t("{part} of about {whole}", {part: spoken, whole: length(progress.predicted_s)}),
+      left: progress.eta_s !== null && WAITING.includes(job.status) && length(progress.eta_s),
+    });
     tellButtons();
   }
 
@@ -182,32 +168,17 @@ export function jobView(onChange) {
     const own = job.response_format, isDone = job.status === "succeeded";
     const offered = [own, ...FORMATS.filter(each => each !== own), "zip"].filter(each => each !== "m4b" || (isDone && own === "m4b"));
     if ([...format.options].map(each => each.value).join() === offered.join()) return;
-    format.replaceChildren(...offered.map(each => new Option(each, each)));
+    format.replaceChildren(...options(offered));
   }
 
   /** The sentence that is heard; of a job that has failed, the one that failed. */
   async function sayAgain() {
-    const failed = job.error?.part ?? null;
     const heard = player.recording === sound ? Math.max(0, sound.wordAt(player.position)) : 0;
-    const {data} = await json(pathOf(job.id, `/parts?first=${failed ?? heard}&limit=1`));
-    sentence.show(job.id, data[0]);
+    const {data: [part]} = await json(pathOf(job.id, `/parts?first=${job.error?.part ?? heard}&limit=1`));
+    sentence.show(job.id, part);
   }
 
-  async function save(container) {
-    const blob = await file(pathOf(job.id, `/audio?format=${container}`));
-    saveBlob(blob, `${fileOf(job)}.${container}`);
-  }
-
-  async function saveSubtitles(kind) {
-    saveBlob(await file(pathOf(job.id, `/subtitles?format=${kind}`)), `${fileOf(job)}.${kind}`);
-  }
-
-  /** What is deleted is gone: it asks. */
-  function askToRemove() {
-    sure.replaceChildren(el("p", {}, t("Delete the book, its text and its audio?")), el("div", {class: "buttons"},
-      act("Delete it", "sure", remove), button("Keep it", () => sure.replaceChildren())));
-    sure.querySelector("button").focus();
-  }
+  const save = async (format, what = "audio") => saveBlob(await file(pathOf(job.id, `/${what}?format=${format}`)), `${fileOf(job)}.${format}`);
 
   async function remove() {
     await call(pathOf(job.id), {method: "DELETE"}).catch(error => { if (error.status !== 404) throw error; });
@@ -220,3 +191,34 @@ export function jobView(onChange) {
 }
 
 const fileOf = job => (job.title || job.id).replace(/[\\/:*?"<>|\u0000-\u001f]+/g, " ").trim().slice(0, 80) || job.id;
+
+/** Returns {element, show, close}: `show(job, part)` opens the form; `onSpoken(part)` is called once the service has accepted it. */
+function sentenceEditor(onSpoken) {
+  const title = el("h3", {}), errors = errorPlace();
+  const text = el("textarea", {id: "sentence-text", rows: 3, spellcheck: true});
+  const seed = el("input", {id: "sentence-seed", inputMode: "numeric", autocomplete: "off", placeholder: "a new one"});
+  const element = el("section", {class: "card", id: "sentence", "aria-label": "Say a sentence again", hidden: true},
+    title, field("Text", text), el("div", {class: "row"}, field("Seed", seed)), errors,
+    el("div", {class: "buttons"}, button("Say it again", () => attempt(errors, speak), {class: "go", id: "sentence-go"}), button("Close", close, {id: "sentence-close"})));
+  let job = null, part = null;
+
+  function show(ofJob, chosen) {
+    [job, part] = [ofJob, chosen];
+    title.textContent = t("Sentence {number}, seed {seed}", {number: part.index + 1, seed: part.seed});
+    [text.value, seed.value] = [part.text, ""];
+    errors.replaceChildren();
+    element.hidden = false;
+    text.focus();
+  }
+
+  function close() { element.hidden = true; }
+
+  async function speak() {
+    const body = {...(text.value !== part.text && {text: text.value}), ...(seed.value.trim() && {seed: number(seed.value)})};
+    await json(pathOf(job, `/parts/${part.index}`), {method: "POST", body});
+    close();
+    onSpoken(part);
+  }
+
+  return {element, show, close};
+}

@@ -1,27 +1,20 @@
 /* Main: puts the page together and shows the section that the address names.
- *
  * In:    the hash of the address: #/speak, #/workshop/plan, #text=...
  * Out:   the page
  * Owns:  which section is shown
- * Never: what a section does
- */
+ * Never: what a section does */
 
 import {button, el, icon} from "./dom.js";
-import {stopAll} from "./live.js";
-import {asBook, draft, offer} from "./state.js";
-import {readAddress} from "./permalink.js";
 import {player} from "./player.js";
 import {playerBar} from "./player_bar.js";
+import {readAddress} from "./share.js";
+import {stopAll} from "./speaking.js";
+import {asBook, draft, offer} from "./state.js";
 import {FIRST_TEXT, t} from "./strings.js";
 import {tools} from "./tools.js";
 
-const SECTIONS = [
-  {id: "speak", title: "Speak", load: () => import("./sections/speak.js")},
-  {id: "dialogue", title: "Dialogue", load: () => import("./sections/dialogue.js")},
-  {id: "book", title: "Book", load: () => import("./sections/book.js")},
-  {id: "voices", title: "Voices", load: () => import("./sections/voices.js")},
-  {id: "workshop", title: "Workshop", load: () => import("./sections/workshop.js")},
-];
+const TITLES = ["Speak", "Dialogue", "Book", "Voices", "Workshop"];
+const SECTIONS = Object.fromEntries(TITLES.map(title => [title.toLowerCase(), title]));
 const [nav, main, place, top] = ["nav", "main", "tools", "top"].map(id => document.getElementById(id));
 const bar = playerBar(document.getElementById("player"));
 const opened = new Map();
@@ -29,45 +22,42 @@ let actHere = null;
 
 async function show() {
   readAddress();
-  const [, id, below] = location.hash.split("/"), section = SECTIONS.find(each => each.id === id) ?? SECTIONS[0];
-  if (!opened.has(section)) opened.set(section, load(section));
-  const {element, actor, act, open} = await opened.get(section);
-  for (const link of nav.children) {
-    if (link.hash === `#/${section.id}`) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
-  main.replaceChildren(el("h2", {class: "hidden"}, t(section.title)), element);
+  const here = location.hash, [, wanted, below] = here.split("/"), id = Object.hasOwn(SECTIONS, wanted) ? wanted : "speak", title = t(SECTIONS[id]);
+  if (!opened.has(id)) opened.set(id, load(id, title));
+  const {element, actor, act, open} = await opened.get(id);
+  if (here !== location.hash) return;  // somebody was quicker
+  for (const link of nav.children) link.ariaCurrent = link.hash === `#/${id}` ? "page" : null;
+  main.replaceChildren(el("h2", {class: "hidden"}, title), actor?.errors ?? "", element);
   main.scrollTop = 0;
-  document.title = `${t(section.title)} · ChatTTS`;
+  document.title = `${title} · ChatTTS`;
   actHere = act ?? bar.act;
   bar.follow(actor ?? null);
   open?.(below);
 }
 
 /** Returns the section; one whose module cannot be read says so, and may be tried again. */
-async function load(section) {
+async function load(id, title) {
   try {
-    return (await section.load()).create();
+    return (await import(`./sections/${id}.js`)).create();
   } catch (error) {
-    opened.delete(section);
+    opened.delete(id);
     console.error(error);
-    const again = button("Try again", () => location.reload());
-    return {element: el("div", {class: "errors", role: "alert"}, el("div", {class: "error"},
-      el("p", {}, t("“{title}” could not be read from the service. What you wrote is kept.", {title: t(section.title)})), again))};
+    const text = t("“{title}” could not be read from the service. What you wrote is kept.", {title});
+    return {element: el("div", {class: "errors", role: "alert"}, el("div", {class: "error"}, el("p", {}, text), button("Try again", () => location.reload())))};
   }
 }
 
 if (!draft.value.input && !sessionStorage.getItem("draft")) draft.set({input: t(FIRST_TEXT)});
 document.querySelector("noscript")?.remove();
 nav.setAttribute("aria-label", t("Sections"));
-nav.append(...SECTIONS.map(({id, title}) => el("a", {href: `#/${id}`}, icon(id), el("span", {}, t(title)))));
+nav.append(...Object.entries(SECTIONS).map(([id, title]) => el("a", {href: `#/${id}`}, icon(id), el("span", {}, t(title)))));
 tools(place, top);
 addEventListener("hashchange", show);
 document.addEventListener("as-book", asBook);
 document.addEventListener("keydown", event => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();  // on a link it would open a window
-    actHere?.();
+    if (!event.repeat) actHere?.();
   } else if (event.key === "Escape") {
     stopAll();
     player.pause();

@@ -1,18 +1,16 @@
-/* Plan: what will be said, before it is said: readings, drops, segments and their length; the refined text; pronunciations.
- *
- * In:    the draft
- * Out:   the text with what becomes of it, a table of segments, the refined text with its changes
- * Owns:  nothing
- * Never: a sound
- */
+/* Plan: what will be said, before it is said: readings, drops, segments, the refined text; and an editor of stored pronunciations.
+ * In:    the draft; the id of a lexicon, words and how they sound
+ * Out:   the text with what becomes of it, a table of segments; the stored lexicon, whose id is then in the draft
+ * Owns:  the lexicon that is being edited
+ * Never: a sound; a lexicon that was not saved on purpose */
 
-import {json} from "./api.js";
-import {button, el, head, seconds} from "./dom.js";
+import {call, json} from "./api.js";
+import {button, el, field, row, seconds, select, table} from "./dom.js";
 import {attempt, errorPlace} from "./errors.js";
-import {nameOf, voiceOf} from "./voice_list.js";
 import {bodyOf, textOf, warningsText} from "./speaking.js";
 import {draft} from "./state.js";
 import {t} from "./strings.js";
+import {nameOf, voiceOf} from "./voice_list.js";
 
 export function plan() {
   const errors = errorPlace(), shown = el("div", {id: "plan"}), refined = el("div", {id: "refined"});
@@ -27,7 +25,7 @@ export function plan() {
     ]);
     const {warnings, predicted_seconds: length, segments} = planned;
     shown.replaceChildren(
-      el("p", {id: "planned-text", class: "read"}, marked(parsed.text, normalized)),
+      el("p", {dir: "auto", id: "planned-text", class: "read"}, marked(parsed.text, normalized)),
       el("p", {class: "quiet"}, t("Struck out: not said. Underlined: said otherwise.")),
       el("p", {id: "planned-facts"}, t("{characters} characters, {parts} segments, about {length}. Left out: ", {characters: planned.characters, parts: segments.length, length: seconds(length)}),
         warningsText(Object.fromEntries(warnings.map(({code, count}) => [code, count])))),
@@ -60,17 +58,17 @@ export function plan() {
 /** Returns the text: what is dropped struck out, what is read otherwise with its reading. Places count characters. */
 function marked(text, {segments, dropped}) {
   const letters = Array.from(text), at = (from, to) => letters.slice(from, to).join("");
-  const readings = segments.flatMap(segment => segment.spans.map(({source, spoken}) => ({source, reading: Array.from(segment.text).slice(...spoken).join("")})));
+  const readings = segments.flatMap(segment => segment.spans.map(({source, spoken, pinyin}) => ({source, pinyin, reading: Array.from(segment.text).slice(...spoken).join("")})));
   const pieces = readings.filter(({source, reading}) => source[1] > source[0] && isOther(at(...source), reading))
     .concat(dropped.map(source => ({source, reading: null})))
     .sort((one, two) => one.source[0] - two.source[0]);
   const made = [];
   let done = 0;
-  for (const {source: [from, to], reading} of pieces) {
+  for (const {source: [from, to], reading, pinyin} of pieces) {
     if (from < done) continue;
     const written = at(from, to);
     made.push(at(done, from), reading === null ? el("del", {class: "dropped"}, written)
-      : el("span", {class: "reading"}, el("u", {}, written.trim()), el("ins", {}, reading.trim())), /\s*$/.exec(written)[0]);
+      : el("span", {class: "reading"}, el("u", {}, written.trim()), el("ins", {}, reading.trim(), pinyin && el("small", {}, ` ${pinyin}`))), /\s*$/.exec(written)[0]);
     done = to;
   }
   return [...made, at(done)];
@@ -83,9 +81,53 @@ function isOther(written, reading) {
 }
 
 function segmentTable(segments) {
-  return el("div", {class: "table", tabIndex: 0, role: "region", "aria-label": "Segments"}, el("table", {},
-    head(["", "said", "language", "voice", "silence before", "about"]),
-    el("tbody", {}, segments.map(({index, text, language, voice, silence_ms: silence, seconds: long}) => el("tr", {},
-      el("th", {scope: "row"}, index + 1), el("td", {}, text), el("td", {}, t(language)), el("td", {}, nameOf(voiceOf(voice), voice)), el("td", {}, silence ? `${silence} ms` : ""),
-      el("td", {}, seconds(long)))))));
+  return table("Segments", ["", "said", "language", "voice", "silence before", "about"], el("tbody", {}, segments.map(one => row([
+    one.index + 1, one.text, t(one.language), nameOf(voiceOf(one.voice), one.voice), one.silence_ms ? `${one.silence_ms} ms` : "", seconds(one.seconds)]))));
+}
+
+export function lexiconEditor() {
+  const errors = errorPlace(), status = el("p", {class: "quiet", role: "status", id: "lexicon-status"});
+  const id = el("input", {id: "lexicon-id", autocomplete: "off", spellcheck: false, placeholder: "such as cities"});
+  const rows = el("tbody", {id: "lexicon-rows"});
+  const path = () => `v1/lexicons/${encodeURIComponent(id.value.trim())}`;
+  const say = text => { status.textContent = text; };
+
+  async function load() {
+    const {entries} = await json(path());
+    rows.replaceChildren(...Object.entries(entries).map(([word, {alias, pinyin}]) => entryRow(word, pinyin ? "pinyin" : "alias", pinyin ?? alias)));
+    say(t("{count} entries.", {count: Object.keys(entries).length}));
+  }
+
+  async function save() {
+    const written = [...rows.children].map(each => each.entry()).filter(([word]) => word);
+    const entries = Object.fromEntries(written.map(([word, kind, sound]) => [word, {[kind]: sound}]));
+    const kept = await json(path(), {method: "PUT", body: {entries}});
+    draft.set({lexicon: kept.id});
+    say(t("Saved {count} entries; the form uses “{id}”.", {count: kept.entries, id: kept.id}));
+  }
+
+  async function remove() {
+    await call(path(), {method: "DELETE"});
+    if (draft.value.lexicon === id.value.trim()) draft.set({lexicon: ""});
+    rows.replaceChildren(entryRow());
+    say(t("Deleted."));
+  }
+
+  id.value = draft.value.lexicon;
+  rows.append(entryRow());
+  const act = (text, action) => button(text, () => attempt(errors, action), {id: `lexicon-${text.toLowerCase()}`});
+  return el("section", {id: "lexicon-editor", "aria-label": "Lexicon"},
+    el("div", {class: "inline"}, field("Name", id), act("Load", load)),
+    table("Lexicon", ["word", "as", "sounds", ""], rows),
+    el("div", {class: "buttons"}, button("Add a word", () => rows.append(entryRow()), {id: "lexicon-add"}), act("Save", save), act("Delete", remove)),
+    status, errors);
+}
+
+function entryRow(word = "", kind = "alias", sound = "") {
+  const input = (name, value) => el("input", {value, "aria-label": name, autocomplete: "off", spellcheck: false});
+  const fields = [input("Word", word), select({"aria-label": "Written as"}, ["alias", "pinyin"]), input("Sound", sound)];
+  fields[1].value = kind;
+  const line = row([...fields, button("✕", () => line.remove(), {class: "small", "aria-label": "Remove this word"})]);
+  line.entry = () => fields.map(each => each.value.trim());
+  return line;
 }

@@ -1,15 +1,12 @@
 /* Player: plays one recording at a time, also while it is still being made.
- *
  * In:    a Recording; play, pause, seek
  * Out:   sound; events `load`, `state` and `position`; the place, and how often the sound ran dry
  * Owns:  the AudioContext and the ring behind it
  * Never: calls of the API
- *
- * The recording has all samples; the ring has the next few seconds. A seek empties the ring and fills it from elsewhere.
- */
+ * The recording has all samples; the ring has the next few seconds. A seek empties the ring and fills it from elsewhere. */
 
-import {CAPACITY_S, Playback} from "./ring.js";
 import {RATE, Recording} from "./recording.js";
+import {CAPACITY_S, Playback} from "./ring.js";
 
 const AHEAD = (CAPACITY_S - 2) * RATE;  // samples sent and not yet played
 const PIECE = RATE / 4;
@@ -24,7 +21,6 @@ class Player extends EventTarget {
   #send = null; #context = null; #starting = null;
   #epoch = 0; #from = 0; #played = 0; #sent = 0; #isEndSent = false;
 
-  /** Where it is [s]. */
   get position() { return (this.#from + this.#played) / RATE; }
 
   /** Must be called in the handler of a click or a key: browsers start no sound otherwise. */
@@ -34,7 +30,6 @@ class Player extends EventTarget {
     return this.#starting;
   }
 
-  /** Shows a recording and plays it from its beginning. */
   async play(recording = this.recording) {
     await this.wake();
     if (recording !== this.recording) this.load(recording);
@@ -44,10 +39,8 @@ class Player extends EventTarget {
   }
 
   pause() { this.#set(false); }
-
   toggle() { return this.isPlaying ? this.pause() : this.play(); }
 
-  /** Shows a recording without playing it. */
   load(recording) {
     this.#set(false);
     this.recording = recording;

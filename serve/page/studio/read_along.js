@@ -1,17 +1,15 @@
 /* Read along: the text of a recording; the word that is heard is lit, and a click on a word goes there.
- *
  * In:    a Recording with words, the player
  * Out:   words that are lit in an element; one of its own, in which arrow keys go from word to word
  * Owns:  the element
- * Never: times of its own: they are the API's
- */
+ * Never: times of its own: they are the API's */
 
 import {el} from "./dom.js";
 import {player} from "./player.js";
 
 /** Returns an element for the recordings that `isOurs` holds for; hidden where there is none. */
 export function readAlong(isOurs) {
-  const text = el("p", {class: "read", tabIndex: 0, role: "group", "aria-label": "Read along: arrow keys go from word to word"});
+  const text = el("p", {dir: "auto", class: "read", tabIndex: 0, role: "group", "aria-label": "Read along: arrow keys go from word to word"});
   const lit = light(text, isOurs, recording => { text.hidden = !recording?.words.length; });
   text.addEventListener("click", event => {
     const index = lit.marks.indexOf(event.target);
@@ -107,7 +105,6 @@ function piecesOfTurns(turns, words, marks) {
 }
 
 function wordMark({text, quality}, marks) {
-  const word = el("span", {class: "word", title: quality === "estimated" ? "time estimated" : ""}, text);
-  marks.push(word);
-  return word;
+  marks.push(el("span", {class: "word", title: quality === "estimated" ? "time estimated" : ""}, text));
+  return marks.at(-1);
 }

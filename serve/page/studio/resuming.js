@@ -1,10 +1,8 @@
 /* Resuming: the events of a request for speech, or of a job, as if their connection never broke.
- *
  * In:    a path, a body; the id of a job
  * Out:   each reply as it begins, and its events; no audio twice; after a loss it goes on where the audio broke off
  * Owns:  the token and the place to go on from
- * Never: audio of another build, voice or version behind what was heard: the service refuses that
- */
+ * Never: audio of another build, voice or version behind what was heard: the service refuses that */
 
 import {call, messages} from "./api.js";
 import {Refused, Unreachable} from "./errors.js";
@@ -14,11 +12,9 @@ const AGAIN_S = 0.5;
 const PATIENCE_S = 180;
 const LAST = ["speech.audio.done", "speech.audio.error"];
 
-/**
- * Yields {reply} for each reply, then {reply, event} for each of its events; those with times come again in each reply.
- * Ends after the last event, or three minutes after a loss without any audio since.
- * Throws AbortError, Refused, and Unreachable if nobody answers at first.
- */
+/** Yields {reply} for each reply, then {reply, event} for each of its events; those with times come again in each reply.
+ *  Ends after the last event, or three minutes after a loss without any audio since.
+ *  Throws AbortError, Refused, and Unreachable if nobody answers at first. */
 export async function* unbroken(path, body, signal) {
   let token = null, last = null, lostAt = null;
   for (;;) {
@@ -62,9 +58,8 @@ function pause(seconds, signal) {
 
 /** Yields {event, id, data}. Throws Refused where the job is not there, and AbortError. */
 export async function* follow(id, signal) {
-  let last = "";
-  for (;;) {
-    let wait = 2 * AGAIN_S;
+  for (let last = "", wait;; await pause(wait, signal)) {
+    wait = 2 * AGAIN_S;
     try {
       const reply = await call(pathOf(id, "/events"), {signal, headers: last ? {"Last-Event-ID": last} : {}});
       if (reply.status === 204) return;
@@ -75,8 +70,7 @@ export async function* follow(id, signal) {
       if (last.endsWith("-end")) return;
     } catch (error) {
       if (!mayPass(error)) throw error;
-      wait = error.retryAfter || 2 * AGAIN_S;
+      wait = error.retryAfter || wait;
     }
-    await pause(wait, signal);
   }
 }

@@ -1,10 +1,8 @@
 /* Ring: samples that wait to be played, in a buffer of fixed size; it knows when it ran dry.
- *
  * In:    samples, in pieces of any size
  * Out:   samples, in blocks of the audio device; what was played, how often nothing was there in time
  * Owns:  the buffer
- * Never: the DOM, the network: it runs in the thread of the audio device
- */
+ * Never: the DOM, the network: it runs in the thread of the audio device */
 
 export const CAPACITY_S = 8;
 const LEAD_S = 0.06;
@@ -35,10 +33,7 @@ export class Ring {
     this.waiting += piece.length;
   }
 
-  /** Nothing comes any more. */
   end() { this.isEnded = true; }
-
-  /** Whether all of it was played. */
   get isOver() { return this.isEnded && this.waiting === 0; }
 
   /** Fills a block of the device; what is not there in time is silence, and one underrun until it flows again. */
@@ -63,13 +58,12 @@ export class Ring {
 
 /** The ring's orders and its reports, wherever it runs: push, clear, end, play, pause; every 20 ms which clear it is of, played, underruns, over. */
 export class Playback {
+  since = 0; epoch = 0; isPlaying = false;
+
   constructor(rate, report) {
     this.ring = new Ring(CAPACITY_S * rate, LEAD_S * rate);
     this.report = report;
     this.reportEvery = REPORT_S * rate;
-    this.since = 0;
-    this.epoch = 0;
-    this.isPlaying = false;
   }
 
   order({type, samples, epoch}) {
@@ -84,7 +78,6 @@ export class Playback {
     }
   }
 
-  /** Fills a block of the device. */
   fill(block) {
     if (!this.isPlaying) return block.fill(0);
     this.ring.pull(block);

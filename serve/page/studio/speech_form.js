@@ -1,28 +1,24 @@
 /* Speech form: inputs that show a value of the draft and change it; the person who speaks.
- *
  * In:    what is typed
  * Out:   the draft of state.js, which survives a reload of the tab
- * Owns:  nothing
- * Never: a request
- */
+ * Never: a request */
 
-import {button, el, field, fold, select} from "./dom.js";
-import {disc, known, nameOf, soundOf, voiceOf, watchVoices} from "./voice_list.js";
+import {button, el, field, fold, options, select} from "./dom.js";
 import {newSeed} from "./speaking.js";
-import {draft} from "./state.js";
+import {draft, number} from "./state.js";
 import {t} from "./strings.js";
+import {disc, known, nameOf, soundOf, voiceOf, watchVoices} from "./voice_list.js";
 
-/** Returns an input that shows a value of the draft and changes it. */
-export function bound(node, name, kind = "value") {
+/** Returns an input that shows a value of a form and changes it. */
+export function bound(node, name, kind = "value", form = draft) {
   node.id ||= name;
-  draft.watch(value => { if (node[kind] !== String(value[name])) node[kind] = value[name]; });
-  node.addEventListener(node.matches("textarea, [type=range]") ? "input" : "change", () => draft.set({[name]: node[kind]}));
+  form.watch(value => { if (node[kind] !== String(value[name])) node[kind] = value[name]; });
+  node.addEventListener(node.matches("textarea, [type=range]") ? "input" : "change", () => form.set({[name]: node[kind]}));
   return node;
 }
 
 const checkbox = (name, text) => el("label", {class: "check"}, bound(el("input", {type: "checkbox"}), name, "checked"), " ", t(text));
 
-/** Returns a link to the gallery that shows who speaks. */
 export function personLink() {
   const link = el("a", {class: "person", id: "voice", href: "#/voices"});
   const show = () => {
@@ -39,7 +35,7 @@ export function languageField() {
   watchVoices(() => {
     const offered = ["auto", ...known.languages];
     if (!offered.includes(draft.value.language)) offered.push(draft.value.language);
-    language.replaceChildren(...offered.map(each => new Option(each === "auto" ? t("as written") : t(each), each)));
+    language.replaceChildren(...options(offered.map(each => [each, t(each === "auto" ? "as written" : each)])));
     language.value = draft.value.language;
   });
   return field("Language", language);
@@ -73,7 +69,7 @@ export const moreFields = () => fold("More", {id: "more"},
 /** Returns the seed to speak with: the one that is kept in a form, or a new one, which the form then shows. */
 export function seedToUse(form = draft) {
   const {seed, locked} = form.value, written = seed.trim();
-  if (locked && written) return /^\d+$/.test(written) ? Number(written) : written;
+  if (locked && written) return number(written);
   const drawn = newSeed();
   form.set({seed: String(drawn), locked: false});
   return drawn;

@@ -1,15 +1,12 @@
 /* Status: how the service is, for its operator; read again every two seconds while it is looked at.
- *
  * In:    GET /admin/status, with a key of scope admin
  * Out:   figures, tables of replicas, versions and refusals, links to other tools
  * Owns:  the timer
- * Never: a question while another section or another tab is shown
- */
+ * Never: a question while another section or another tab is shown */
 
-import {json} from "./api.js";
-import {button, el, head, seconds} from "./dom.js";
+import {json, service} from "./api.js";
+import {button, el, row, seconds, table} from "./dom.js";
 import {attempt, errorPlace} from "./errors.js";
-import {service} from "./service.js";
 import {t} from "./strings.js";
 
 const EVERY_MS = 2000;
@@ -46,7 +43,6 @@ function show(place, state) {
   const {acoustic = [], vocoder = [], text = [], versions = {}, recent, admission, cache, degrade, breakers = {}, stores = {}, quarantine} = state;
   const sum = name => acoustic.reduce((all, one) => all + (one[name] ?? 0), 0);
   const looked = cache && cache.memory_hits + cache.shared_hits + cache.joined + cache.misses;
-  const refusals = Object.entries(recent.errors).map(([code, count]) => [code, count]);
   const trouble = [
     ...Object.entries(stores).map(([name, why]) => `${name}: ${why}`),
     ...Object.entries(breakers).filter(([, {state: now}]) => now !== "closed").map(([stage, {state: now}]) => `breaker of ${stage}: ${now}`),
@@ -59,35 +55,28 @@ function show(place, state) {
       "requests in flight": of(admission.in_flight, admission.capacity),
       "slots in use": acoustic.length ? `${of(sum("slots_used"), sum("slots_usable"))}${sum("slots_usable") < sum("slots") ? ` (${sum("slots")})` : ""}` : "–",
       "waiting for a slot": acoustic.length ? sum("waiting") : "–",
-      "first audio": recent.first_audio_s === null ? "–" : seconds(recent.first_audio_s),
-      "95 % sooner than": recent.late_first_audio_s === null ? "–" : seconds(recent.late_first_audio_s),
+      "first audio": timeOf(recent.first_audio_s), "95 % sooner than": timeOf(recent.late_first_audio_s),
       "replies in 5 min": recent.replies, "refused": recent.outcomes.refused ?? 0, "cut": recent.outcomes.cut ?? 0, "stalled": recent.stalled,
       "found in the cache": looked ? of(`${Math.round(100 - 100 * cache.misses / looked)} %`, looked) : "–",
       "degradation": degrade ? `${t("level {level}", degrade)}${degrade.active_steps.length ? `: ${degrade.active_steps.join(", ")}` : ""}` : "–",
       "in quarantine": quarantine?.quarantined ?? "–"}),
-    table("Replicas", ["stage", "replica", "slots", "waiting", "round", "GPU memory", "state"], [
+    tableOf("Replicas", ["stage", "replica", "slots", "waiting", "round", "GPU memory", "state"], [
       ...text.map(one => replica("text", one)), ...acoustic.map(one => replica("acoustic", one)), ...vocoder.map(one => replica("vocoder", one))]),
-    table("Versions", ["version", "share", "state", "requests", "failed", "first audio"], Object.entries(versions).map(([name, one]) => [
-      name, `${Math.round(100 * one.share)} %`, t(one.state.replaceAll("_", " ")), one.requests, one.failed, one.first_audio_s === null ? "–" : seconds(one.first_audio_s)])),
-    table("Errors in 5 min", ["code", "count"], refusals),
+    tableOf("Versions", ["version", "share", "state", "requests", "failed", "first audio"], Object.entries(versions).map(([name, one]) => [
+      name, `${Math.round(100 * one.share)} %`, t(one.state.replaceAll("_", " ")), one.requests, one.failed, timeOf(one.first_audio_s)])),
+    tableOf("Errors in 5 min", ["code", "count"], Object.entries(recent.errors)),
     el("p", {id: "dashboards"}, Object.entries(state.dashboards).map(([name, href]) => [
       el("a", {href, target: "_blank", rel: "noopener noreferrer"}, t(LINKS[name] ?? name)), " "]).flat()));
 }
 
+const timeOf = s => s === null ? "–" : seconds(s);
 const of = (part, whole) => t("{part} of {whole}", {part, whole});
 const tiles = figures => el("dl", {class: "tiles"}, Object.entries(figures).map(([name, value]) => el("div", {class: "card"}, el("dt", {}, t(name)), el("dd", {}, String(value)))));
 
 function replica(stage, one) {
-  const name = [one.deployment, one.replica].filter(Boolean).join(" · ");
-  return [t(stage), name, one.slots === undefined ? "–" : of(one.slots_used, one.slots), one.waiting ?? "–",
-    one.round_s ? `${(1000 * one.round_s).toFixed(1)} ms` : one.call_s ? `${(1000 * one.call_s).toFixed(1)} ms` : "–",
+  const name = [one.deployment, one.replica].filter(Boolean).join(" · "), round_s = one.round_s || one.call_s;
+  return [t(stage), name, one.slots === undefined ? "–" : of(one.slots_used, one.slots), one.waiting ?? "–", round_s ? `${(1000 * round_s).toFixed(1)} ms` : "–",
     one.gpu_mem_percent == null ? "–" : `${Math.round(one.gpu_mem_percent)} %`, one.trouble || t("well")];
 }
 
-/** Returns a table below its title; nothing where it has no rows. */
-function table(title, names, rows) {
-  if (!rows.length) return el("div");
-  return el("div", {class: "table even", tabIndex: 0, role: "region", "aria-label": title}, el("h3", {}, t(title)), el("table", {},
-    head(names),
-    el("tbody", {}, rows.map(row => el("tr", {}, row.map(cell => el("td", {}, String(cell))))))));
-}
+const tableOf = (title, names, rows) => rows.length ? table(title, names, el("tbody", {}, rows.map(cells => row(cells))), el("h3", {}, t(title))) : "";

@@ -1,10 +1,8 @@
 /* Strings: what the page says in Chinese, what errors mean, and the texts to begin with.
- *
  * In:    a text of the page, as it stands in its code; the code of an error
  * Out:   the same in the reader's language
  * Owns:  the language of the document
- * Never: a client's text
- */
+ * Never: a client's text */
 
 import {looks} from "./state.js";
 
@@ -29,8 +27,8 @@ export function t(text, values = {}) {
 
 /** Returns one sentence for an error: the page's own for its code, or the service's words. */
 export function sentenceOf({code, param, message}) {
-  const own = ERRORS[`${code}:${param}`] ?? ERRORS[code];
-  return own ? own[isChinese ? 1 : 0] : code && isChinese ? ZH["The service refuses this."] : message;
+  const own = (ERRORS[`${code}:${param}`] ?? ERRORS[code])?.[isChinese ? 1 : 0];
+  return own ?? (code && isChinese ? ZH["The service refuses this."] : message);
 }
 
 // By code, or code:field: English, Chinese. Without an English sentence of its own the service's is good.
@@ -62,7 +60,6 @@ const ERRORS = {
   reference_rejected: [null, "这段录音不能用作声音样本。"],
   out_of_range: [null, "有一项数值超出了范围。"],
 };
-for (const [code, [english]] of Object.entries(ERRORS)) if (!english && !isChinese) delete ERRORS[code];
 
 const ZH = {
   // Places
@@ -116,7 +113,7 @@ const ZH = {
   "who agreed to what, and when": "谁在何时同意了什么", "Exactly what is said in it": "录音的原文", "The speaker has agreed to this voice": "说话人已同意使用此声音",
   // Workshop
   "Attempts": "多次尝试", "What will be said": "将怎样读", "Make attempts": "开始尝试", "How many": "次数", "Delete all": "全部删除", "Nothing was spoken in this tab yet.": "本标签页还没有读过内容。", "Keep": "保留", "Copy seed": "复制种子", "Use again": "再次使用",
-  "Seed {seed} is kept: what you speak next has it.": "已保留种子 {seed}，下次朗读会用它。", "seed {seed}": "种子 {seed}", "Seed {seed} is copied.": "已复制种子 {seed}。", "The browser copies nothing here; the seed is {seed}.": "浏览器无法复制；种子是 {seed}。",
+  "Seed {seed} is kept: what you speak next has it.": "已保留种子 {seed}，下次朗读会用它。", "seed {seed}": "种子 {seed}",
   "The form has its text, voice and seed.": "已填入它的文本、声音和种子。", "Show what will be said": "查看将怎样读", "Refine": "润色", "Refined": "润色后", "Use the refined text": "使用润色后的文本", "Segments": "分段",
   "Struck out: not said. Underlined: said otherwise.": "删除线：不读。下划线：换种读法。", "{characters} characters, {parts} segments, about {length}. Left out: ": "{characters} 字，{parts} 段，约 {length}。未读：",
   "This checkpoint has no refine pass: the text stays as it is.": "此模型不支持润色，文本保持原样。", "Nothing but control tags and fillers was added.": "只加入了控制标签和语气词。", "A word was lost or changed: such a text is not spoken.": "有词丢失或被改动，不会朗读。",

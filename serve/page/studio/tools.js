@@ -1,50 +1,37 @@
 /* Tools: what is behind the gear: colours, language, the key, the documents; and the question for a key.
- *
  * In:    what is typed and chosen; an event `key-needed`
  * Out:   the state's key and looks; events `theme` for what paints by itself, `key-set` for what waits for a key
  * Owns:  data-theme of the document
- * Never: a key that leaves the tab; a question for one before somebody was refused
- */
+ * Never: a key that leaves the tab; a question for one before somebody was refused */
 
-import {button, el, field, icon, select} from "./dom.js";
-import {service} from "./service.js";
+import {service} from "./api.js";
+import {button, el, field, iconButton, select} from "./dom.js";
 import {access, looks} from "./state.js";
 import {t} from "./strings.js";
 import {readVoices} from "./voice_list.js";
 
-/** Fills two places: the button, and what is above the sections. */
 export function tools(place, top) {
-  const ask = keyForm(), open = () => settings.showModal();
-  const settings = el("dialog", {id: "settings", "aria-label": "Settings"},
-    themeField(), languageField(),
+  const ask = keyForm(), settings = el("dialog", {id: "settings", "aria-label": "Settings"},
+    looksField("Colours", "theme", "theme", [["auto", "as the system"], ["light", "light"], ["dark", "dark"]]),
+    looksField("Language of this page", "page-language", "language", [["auto", "as the browser"], ["en", "English"], ["zh", "中文"]]),
     button("Change the key", () => { settings.close(); document.dispatchEvent(new Event("key-needed")); }, {id: "change-key"}),
     el("p", {class: "links"}, el("a", {href: "docs"}, t("API")), el("a", {href: "source"}, t("Source, AGPL-3.0-or-later"))),
     button("Close", () => settings.close(), {class: "go"}));
   settings.addEventListener("click", event => event.target === settings && settings.close());
-  place.append(el("button", {type: "button", id: "gear", class: "plain", onclick: open, "aria-label": "Settings", title: "Settings"}, icon("gear")), settings);
+  place.append(iconButton("gear", "Settings", "gear", () => settings.showModal()), settings);
   top.append(service.notice, ask);
-}
-
-function themeField() {
-  const choice = select({id: "theme"}, [["auto", "as the system"], ["light", "light"], ["dark", "dark"]]);
-  choice.addEventListener("change", () => looks.set({theme: choice.value}));
-  looks.watch(({theme}) => {
-    choice.value = theme;
+  const {language: shown} = looks.value;
+  looks.watch(({theme, language}) => {
     document.documentElement.dataset.theme = theme;
     document.dispatchEvent(new Event("theme"));
+    if (language !== shown) location.reload();  // another language is another page: what was written is kept
   });
-  return field("Colours", choice);
 }
 
-/** Another language is another page: what was written is kept. */
-function languageField() {
-  const choice = select({id: "page-language"}, [["auto", "as the browser"], ["en", "English"], ["zh", "中文"]]);
-  choice.value = looks.value.language;
-  choice.addEventListener("change", () => {
-    looks.set({language: choice.value});
-    location.reload();
-  });
-  return field("Language of this page", choice);
+function looksField(title, id, name, list) {
+  const choice = select({id, onchange: () => looks.set({[name]: choice.value})}, list);
+  looks.watch(value => { choice.value = value[name]; });
+  return field(title, choice);
 }
 
 function keyForm() {

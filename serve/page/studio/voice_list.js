@@ -1,41 +1,42 @@
 /* Voice list: the voices, languages and limits of the service; what people are told about a voice.
- *
  * In:    GET /v1/audio/voices, whose `labels` are measured words; GET /v1/
  * Out:   the list, and a call whenever it was read anew; names, sounds, discs
  * Owns:  the list
- * Never: a voice's audio; a seed as a name
- */
+ * Never: a voice's audio; a seed as a name */
 
 import {json} from "./api.js";
-import {el} from "./dom.js";
+import {el, options} from "./dom.js";
 import {isChinese, t} from "./strings.js";
 
-const listeners = new Set();
+const listeners = new Set(), selects = new Set();
 export const known = {voices: [], languages: [], max_text_chars: Infinity};
 
 /** Reads the list again. Throws Refused, Unreachable. */
 export async function readVoices() {
   Object.assign(known, ...await Promise.all(["v1/", "v1/audio/voices"].map(path => json(path))));
   listeners.forEach(listener => listener(known));
+  selects.forEach(select => select.deref()?.fill() ?? selects.delete(select));
 }
 
-/** Calls the listener now and whenever the list was read. */
 export function watchVoices(listener) {
   listeners.add(listener);
   listener(known);
 }
 
-/** Fills a select with the voices, or those that a test holds for, and keeps what was chosen. */
-export const offerVoices = (select, first, isOffered) => watchVoices(() => fillWithVoices(select, first, isOffered));
-
-/** Does it once, for selects that do not live as long as the page. */
-export function fillWithVoices(select, first = [], isOffered = () => true) {
-  const voices = known.voices.filter(isOffered), chosen = select.dataset.chosen ?? select.value;
-  const options = [...first, ...voices.map(voice => [voice.id, [nameOf(voice), soundOf(voice)].filter(Boolean).join(" · ")])];
-  if (chosen && !options.some(([id]) => id === chosen)) options.push([chosen, nameOf(voiceOf(chosen), chosen)]);
-  select.replaceChildren(...options.map(([id, name]) => new Option(name, id)));
-  select.value = chosen;
-  if (select.selectedIndex < 0) select.selectedIndex = 0;
+/** Returns a select of the voices, or of those that a test holds for; `first` are options before them. It is filled anew with the list. */
+export function voiceSelect(props, first = [], isOffered = () => true, chosen = "") {
+  const choice = el("select", props);
+  choice.addEventListener("change", () => { chosen = choice.value; });
+  choice.fill = () => {
+    const offered = known.voices.filter(isOffered).map(voice => [voice.id, [nameOf(voice), soundOf(voice)].filter(Boolean).join(" · ")]);
+    if (chosen && !offered.some(([id]) => id === chosen)) offered.push([chosen, nameOf(voiceOf(chosen), chosen)]);
+    choice.replaceChildren(...options([...first, ...offered]));
+    choice.value = chosen || (first[0] ?? offered[0] ?? [""])[0];
+    return choice;
+  };
+  choice.fill();
+  selects.add(new WeakRef(choice));  // many live no longer than a turn
+  return choice;
 }
 
 /** Returns the voice that nobody speaks with yet and that is furthest from those who do; undefined if there is none. */
@@ -62,7 +63,6 @@ export function nameOf(voice, id = "") {
 /** Returns `deep · warm, calm`; what is not measured says nothing. */
 export const soundOf = ({labels = {}} = {}) => labels.pitch ? `${t(labels.pitch)} · ${t(labels.tone)}${t(", ")}${t(labels.pace)}` : "";
 
-/** Returns a disc coloured by the pitch, with the first letter of the name. */
 export function disc(voice, id = "") {
   const pitch = PITCHES.indexOf(voice?.labels?.pitch);
   return el("span", {class: `disc pitch-${pitch}`, "aria-hidden": "true"}, Array.from(nameOf(voice, id))[0]);

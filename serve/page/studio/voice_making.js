@@ -1,19 +1,47 @@
-/* Voice making: three ways to a new voice: a mixture, a seed, a recording.
- *
- * In:    sliders, a seed, a file with the speaker's consent
- * Out:   previews; stored voices
+/* Voice making: previews, and three ways to a new voice: a mixture, a seed, a recording.
+ * In:    a name: an id, seed:5, blend:a(0.7)+b(0.3); sliders, a seed, a file with the speaker's consent
+ * Out:   a preview in the player; two seconds of it, apart from the player; stored voices
  * Owns:  the three forms
- * Never: a recording without consent
- */
+ * Never: a recording without consent */
 
-import {json} from "./api.js";
-import {button, el, field, fold, select} from "./dom.js";
+import {file, json} from "./api.js";
+import {button, el, field, fold} from "./dom.js";
 import {attempt, errorPlace} from "./errors.js";
-import {preview} from "./preview.js";
+import {player} from "./player.js";
+import {fileName} from "./share.js";
 import {newSeed} from "./speaking.js";
 import {draft} from "./state.js";
 import {t} from "./strings.js";
-import {offerVoices, readVoices} from "./voice_list.js";
+import {known, readVoices, voiceSelect} from "./voice_list.js";
+
+const SAMPLE_S = 2;
+const samples = new Map();
+let sampling = null;
+
+/** Lets two seconds of a voice be heard, where browser and service let it; `hush` ends them. */
+export async function sample(name) {
+  hush();
+  const mine = sampling = new Audio();
+  if (!samples.has(name)) samples.set(name, file(pathOf(name)).then(blob => URL.createObjectURL(blob)).catch(() => samples.delete(name) && ""));
+  mine.src = await samples.get(name);
+  if (sampling !== mine || player.isPlaying) return;
+  await mine.play().catch(() => {});
+  setTimeout(() => mine.pause(), 1000 * SAMPLE_S);
+}
+
+export function hush() {
+  sampling?.pause();
+  sampling = null;
+}
+
+const pathOf = name => `v1/audio/voices/${encodeURIComponent(name)}/preview`;
+
+export async function preview(name, title = name) {
+  player.wake();  // while the click is being handled
+  const blob = await file(pathOf(name));
+  const facts = {voice: name}, about = {title: t("Preview of {title}", {title}), facts, file: blob, fileName: fileName({title: "preview", facts}, "mp3")};
+  await player.play(await player.decode(blob, about));
+}
 
 const MOST_PARTS = 8;
 
@@ -35,7 +63,6 @@ function maker(id, title, parts, body, say, more = []) {
 
 const action = (text, run, props) => errors => button(text, () => attempt(errors, run), props);
 
-/** A mixture of up to eight voices, each with a slider. */
 export function blendForm(say) {
   const rows = el("ul", {class: "plain", id: "blend-rows"});
   const expression = () => `blend:${[...rows.children].map(row => row.expression()).filter(Boolean).join("+")}`;
@@ -44,13 +71,11 @@ export function blendForm(say) {
 
   function add() {
     if (rows.children.length >= MOST_PARTS) return;
-    const voice = select({"aria-label": "Voice", onchange: show}, []);
+    const voice = voiceSelect({"aria-label": "Voice", onchange: show}, [], isMixable, known.voices.filter(isMixable)[rows.children.length]?.id);
     const weight = el("input", {type: "range", min: 0, max: 1, step: 0.05, value: 0.5, "aria-label": "Weight", oninput: show});
     const row = el("li", {class: "inline"}, voice, weight, button("✕", () => { row.remove(); show(); }, {class: "small", "aria-label": "Remove this voice"}));
     row.expression = () => Number(weight.value) > 0 && voice.value ? `${voice.value}(${weight.value})` : "";
     rows.append(row);
-    offerVoices(voice, [], isMixable);
-    if (voice.options.length) voice.selectedIndex = Math.min(rows.children.length, voice.options.length) - 1;
     show();
   }
 
@@ -62,11 +87,9 @@ export function blendForm(say) {
   return form;
 }
 
-/** The speaker of a seed, or one like another voice. */
 export function seedForm(say) {
   const seed = el("input", {id: "voice-seed", inputMode: "numeric", required: true, autocomplete: "off"});
-  const like = select({id: "voice-like"}, []), found = el("ul", {class: "plain inline", id: "voice-suggestions"});
-  offerVoices(like, [["", t("anybody")]]);
+  const like = voiceSelect({id: "voice-like"}, [["", t("anybody")]]), found = el("ul", {class: "plain inline", id: "voice-suggestions"});
 
   async function suggest() {
     const body = {count: 4, seed: newSeed(), ...(like.value && {filter: {like: like.value}})};
@@ -84,7 +107,6 @@ export function seedForm(say) {
     action("Listen", () => preview(`seed:${seed.value.trim()}`, t("seed {seed}", {seed: seed.value.trim()})), {id: "seed-listen"})]);
 }
 
-/** A cloned voice: a recording, what is said in it, and the speaker's consent. */
 export function recordingForm(say) {
   const sample = el("input", {id: "voice-sample", type: "file", accept: ".wav,.flac,.ogg,.mp3,audio/*", required: true});
   const said = el("textarea", {id: "voice-said", rows: 2, required: true});
@@ -104,19 +126,15 @@ export function recordingForm(say) {
   }, say);
 }
 
-const NAMES = {name: "Name", languages: "Languages", description: "Description", licence: "Licence"};
+const METADATA = {name: "Name", languages: "Languages", description: "Description", licence: "Licence"};
 
-export function metadataFields({name = "", languages = [], description = "", licence = ""} = {}) {
-  const input = (kind, value, more = {}) => el("input", {class: kind, value, autocomplete: "off", ...more});
-  const inputs = {
-    name: input("voice-name", name, {required: true, maxLength: 80}), languages: input("voice-languages", languages.join(", "), {placeholder: "en, zh"}),
-    description: input("voice-description", description), licence: input("voice-licence", licence),
+export function metadataFields(voice = {}) {
+  const fields = Object.keys(METADATA).map(kind => [kind, el("input", {class: `voice-${kind}`, value: [voice[kind] ?? ""].flat().join(", "), autocomplete: "off"})]);
+  const {name: title, languages: spoken} = Object.fromEntries(fields);
+  [title.required, title.maxLength, spoken.placeholder] = [true, 80, "en, zh"];
+  const value = () => {
+    const {name, languages, ...more} = Object.fromEntries(fields.map(([kind, input]) => [kind, input.value.trim()]));
+    return {...(name && {name}), languages: languages.split(/[\s,]+/).filter(Boolean), ...more};
   };
-  const element = el("div", {class: "row"}, Object.entries(inputs).map(([kind, each]) => field(NAMES[kind], each)));
-  const value = () => ({
-    ...(inputs.name.value.trim() && {name: inputs.name.value.trim()}),
-    languages: inputs.languages.value.split(/[\s,]+/).filter(Boolean),
-    description: inputs.description.value.trim(), licence: inputs.licence.value.trim(),
-  });
-  return {element, value};
+  return {element: el("div", {class: "row"}, fields.map(([kind, input]) => field(METADATA[kind], input))), value};
 }

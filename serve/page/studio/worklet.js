@@ -1,10 +1,8 @@
 /* Worklet: the playback in the thread of the audio device.
- *
  * In:    messages of player.js
  * Out:   samples to the device, reports to player.js
  * Owns:  one Playback
- * Never: the DOM, the network
- */
+ * Never: the DOM, the network */
 
 import {Playback} from "./ring.js";
 

@@ -1,40 +1,34 @@
 /* Dialogue: what several speakers say becomes one sound while it is made.
- *
  * In:    the dialogue
  * Out:   speech in the player, read along with names; stems, subtitles, the same request as code
  * Owns:  what was spoken last
- * Never: two requests at once
- */
+ * Never: two requests at once */
 
 import {file, json} from "../api.js";
-import {castEditor} from "../cast_editor.js";
-import {codeBox} from "../code.js";
+import {castEditor, turnEditor} from "../dialogue_editors.js";
 import {EXAMPLE, bodyOf, dialogue, setScript} from "../dialogue_state.js";
 import {button, el, field, fold} from "../dom.js";
-import {fileName, requestOf, saveBlob} from "../download.js";
 import {attempt, errorPlace} from "../errors.js";
-import {live} from "../live.js";
 import {readAlong} from "../read_along.js";
-import {seedField, seedToUse} from "../speech_form.js";
+import {codeBox, fileName, requestOf, saveBlob} from "../share.js";
+import {beginningOf, live} from "../speaking.js";
+import {bound, seedField, seedToUse} from "../speech_form.js";
 import {draft} from "../state.js";
 import {t} from "../strings.js";
-import {turnEditor} from "../turn_editor.js";
 
 const PATH = "v1/audio/dialogue";
 
 export function create() {
   const errors = errorPlace(), code = codeBox(["curl", "python"]);
-  const more = [
-    button("Stems (zip)", () => attempt(errors, saveStems), {id: "stems"}),
-    button("Subtitles (SRT)", () => attempt(errors, () => saveSubtitles("srt")), {id: "srt"}),
-    button("Subtitles (VTT)", () => attempt(errors, () => saveSubtitles("vtt")), {id: "vtt"}),
-  ];
+  const saver = (text, id, save) => button(text, () => attempt(errors, () => save(id)), {id});
+  const more = [saver("Stems (zip)", "stems", saveStems), saver("Subtitles (SRT)", "srt", saveSubtitles), saver("Subtitles (VTT)", "vtt", saveSubtitles)];
   const files = el("div", {class: "buttons"}, more);
+  const gap = bound(el("input", {id: "dialogue-gap", type: "number", min: 0, max: 10000, step: 50}), "gap_ms", "value", dialogue);
   let spoken = null;
 
   function begin() {
     const body = bodyOf(dialogue.value, seedToUse(dialogue)), [{speaker, text}] = body.turns;
-    const about = {path: PATH, title: `${speaker}: ${text}`.slice(0, 80), turns: body.turns, onBegin: recording => { spoken = recording; }};
+    const about = {path: PATH, title: beginningOf(`${speaker}: ${text}`), turns: body.turns, onBegin: recording => { spoken = recording; }};
     return live.begin(body, errors, about);
   }
 
@@ -62,11 +56,11 @@ export function create() {
   dialogue.watch(showCode);
   draft.watch(showCode);
   offer();
-  const actor = {speak: begin, isReady: () => dialogue.value.turns.some(({text}) => text.trim()), watch: listener => dialogue.watch(listener)};
+  const actor = {errors, speak: begin, isReady: () => dialogue.value.turns.some(({text}) => text.trim()), watch: listener => dialogue.watch(listener)};
   const element = el("div", {class: "speak"},
-    el("section", {class: "sheet", "aria-label": "Script"}, editor(), errors, readAlong(recording => recording.turns), files),
+    el("section", {class: "sheet", "aria-label": "Script"}, editor(), readAlong(recording => recording.turns), files),
     el("section", {class: "side", "aria-label": "Cast"}, castEditor(),
-      fold("More", {}, seedField(dialogue, "dialogue-seed"), gapField()), fold("Copy as", {}, code.box)));
+      fold("More", {}, seedField(dialogue, "dialogue-seed"), field("Silence between turns [ms]", gap)), fold("Copy as", {}, code.box)));
   return {element, actor, open: below => {
     showCode();
     if (below !== "example") return;
@@ -76,24 +70,14 @@ export function create() {
   }};
 }
 
-/** Returns the script or the turns, whichever is chosen. */
 function editor() {
-  const script = el("textarea", {id: "script", rows: 8, spellcheck: true, "aria-label": "Script", oninput: event => setScript(event.target.value)});
+  const script = el("textarea", {dir: "auto", id: "script", rows: 8, spellcheck: true, "aria-label": "Script", oninput: event => setScript(event.target.value)});
   const hint = el("p", {class: "quiet"}, t("A line that begins with a name and a colon begins a turn. Any other line goes on with it; begin it with a space if it looks like a name."));
-  const views = {script: el("div", {}, script, hint), turns: turnEditor()};
-  const choices = Object.keys(views).map(view => button({script: "Script", turns: "Turns"}[view], () => dialogue.set({view}), {class: "small", id: `view-${view}`}));
+  const views = [["script", "Script", el("div", {}, script, hint)], ["turns", "Turns", turnEditor()]];
+  const choices = views.map(([view, title]) => button(title, () => dialogue.set({view}), {class: "small", id: `view-${view}`}));
   dialogue.watch(({view, script: text}) => {
-    Object.entries(views).forEach(([name, element], at) => {
-      element.hidden = name !== view;
-      choices[at].setAttribute("aria-pressed", String(name === view));
-    });
+    views.forEach(([name, , element], at) => { [element.hidden, choices[at].ariaPressed] = [name !== view, String(name === view)]; });
     if (script.value !== text) script.value = text;
   });
-  return el("div", {}, el("div", {class: "buttons", role: "group", "aria-label": "Write as"}, choices), Object.values(views));
-}
-
-function gapField() {
-  const gap = el("input", {id: "dialogue-gap", type: "number", min: 0, max: 10000, step: 50, onchange: () => dialogue.set({gap_ms: gap.value})});
-  dialogue.watch(({gap_ms}) => { gap.value = gap_ms; });
-  return field("Silence between turns [ms]", gap);
+  return el("div", {}, el("div", {class: "buttons", role: "group", "aria-label": "Write as"}, choices), views.map(([, , element]) => element));
 }

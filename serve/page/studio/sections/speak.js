@@ -1,29 +1,24 @@
 /* Speak: the text is the page; beside it who speaks, and how.
- *
  * In:    the draft
  * Out:   speech in the player, its words lit in the text itself; code for the same samples
- * Owns:  nothing
- * Never: a setting between the text and its sound
- */
+ * Never: a setting between the text and its sound */
 
-import {codeBox} from "../code.js";
 import {button, el, fold} from "../dom.js";
-import {fileName, requestOf} from "../download.js";
 import {errorPlace} from "../errors.js";
-import {asBook, draft} from "../state.js";
-import {live} from "../live.js";
 import {player} from "../player.js";
 import {isAsWritten, light, readAlong} from "../read_along.js";
-import {bodyOf} from "../speaking.js";
+import {codeBox, fileName, requestOf} from "../share.js";
+import {bodyOf, live} from "../speaking.js";
 import {bound, languageField, moreFields, personLink, seedToUse, speedField} from "../speech_form.js";
+import {asBook, draft} from "../state.js";
 import {EXAMPLES, FIRST_TEXT, t} from "../strings.js";
 import {known, watchVoices} from "../voice_list.js";
 
 const letters = text => Array.from(text).length;
 const errors = errorPlace();
 
-/** What the round button does wherever the draft is the text. */
 export const draftActor = {
+  errors,
   speak: () => live.begin({...bodyOf(), seed: seedToUse()}, errors),
   isReady: () => draft.value.input.trim() !== "" && letters(draft.value.input) <= known.max_text_chars,
   watch: listener => { draft.watch(listener); watchVoices(listener); },
@@ -38,19 +33,16 @@ export function create() {
   };
   draft.watch(showCode);
   const element = el("div", {class: "speak"},
-    el("section", {class: "sheet", "aria-label": "Text"}, textField(), counter(), readAlong(recording => recording.body?.input && !isAsWritten(recording)), errors, chips()),
+    el("section", {class: "sheet", "aria-label": "Text"}, textField(), counter(), readAlong(recording => recording.body?.input && !isAsWritten(recording)), chips()),
     el("section", {class: "side", "aria-label": "Voice"}, personLink(), languageField(), speedField(), moreFields(),
       fold("Copy as", {}, code.box)));
-  return {element, actor: draftActor, open: () => {
-    if (!element.contains(errors)) element.querySelector(".sheet").append(errors);
-    showCode();
-  }};
+  return {element, actor: draftActor, open: showCode};
 }
 
 /** Returns the text field above its own text, in which the words are lit: both have the same letters at the same places. */
 function textField() {
-  const input = bound(el("textarea", {"aria-label": "Text", spellcheck: true, placeholder: "Write what is to be said."}), "input");
-  const under = el("div", {id: "read-along", class: "under", "aria-hidden": "true"});
+  const input = bound(el("textarea", {dir: "auto", "aria-label": "Text", spellcheck: true, placeholder: "Write what is to be said."}), "input");
+  const under = el("div", {dir: "auto", id: "read-along", class: "under", "aria-hidden": "true"});
   const isShown = recording => isAsWritten(recording) && recording.body.input === draft.value.input;
   const box = el("div", {class: "read text"}, under, input);
   const lit = light(under, isShown, () => { under.textContent = `${draft.value.input}\u200b`; });
@@ -78,8 +70,8 @@ function counter() {
   const count = el("span", {id: "count"}), toBook = button("Make an audiobook of it", asBook, {id: "as-book", class: "small"});
   const show = () => {
     const long = letters(draft.value.input), most = known.max_text_chars, isTooLong = long > most;
-    count.textContent = isTooLong ? t("{long} of {most} characters: too long for one request.", {long: long.toLocaleString(), most: most.toLocaleString()})
-      : t("{long} of {most} characters", {long: long.toLocaleString(), most: most === Infinity ? "…" : most.toLocaleString()});
+    const text = isTooLong ? "{long} of {most} characters: too long for one request." : "{long} of {most} characters";
+    count.textContent = t(text, {long: long.toLocaleString(), most: most === Infinity ? "…" : most.toLocaleString()});
     toBook.hidden = !isTooLong;
   };
   draft.watch(show);

@@ -6,7 +6,7 @@ Never: a step of the model, except for /v1/text/refine
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Literal, TypeVar
 
@@ -55,9 +55,10 @@ async def normalize(request: Request, services: RequestServices) -> text_replies
     body = await _body(TextBody, request, services)
     synthesis, ignored = _text_request(body, request, services)
     speech_text = await _within_limits(services, services.text.read(synthesis))
+    syllables = _syllables(synthesis, speech_text)
     return text_replies.NormalizeReply(
         text=" ".join(segment.text for segment in speech_text.segments),
-        segments=[_segment(speech_text, index) for index in range(len(speech_text.segments))],
+        segments=[_segment(speech_text, index, syllables) for index in range(len(speech_text.segments))],
         warnings=_warnings(speech_text.warnings),
         dropped=list(speech_text.dropped),
         ignored_fields=ignored,
@@ -249,7 +250,7 @@ def _warnings(warnings: tuple[tuple[str, int], ...]) -> list[text_replies.Warnin
     return [text_replies.WarningReply(code=code, count=count) for code, count in warnings]
 
 
-def _segment(speech_text: SpeechText, index: int) -> text_replies.SegmentReply:
+def _segment(speech_text: SpeechText, index: int, syllables: Mapping[tuple[int, int], str]) -> text_replies.SegmentReply:
     segment = speech_text.segments[index]
     return text_replies.SegmentReply(
         text=segment.text,
@@ -260,10 +261,25 @@ def _segment(speech_text: SpeechText, index: int) -> text_replies.SegmentReply:
                 source=(span.source_start, span.source_stop),
                 spoken=(span.spoken_start, span.spoken_stop),
                 kind="control" if span.kind == "control" else "text",
+                pinyin=syllables.get((span.source_start, span.source_stop)),
             )
             for span in speech_text.spans[index]
         ],
     )
+
+
+def _syllables(request: SynthesisRequest, speech_text: SpeechText) -> dict[tuple[int, int], str]:
+    """Returns characters of the input -> the pinyin that SSML or a lexicon has for them."""
+    written: dict[tuple[int, int], str] = {}
+    offset = 0
+    for passage in request.passages:
+        hints = (hint for hint in passage.pronunciations if hint.kind is PronunciationKind.PINYIN)
+        written |= {(offset + hint.start, offset + hint.stop): hint.value for hint in hints}
+        offset += len(passage.text)
+    words = {entry.word: entry.value for entry in reversed(request.lexicon) if entry.kind is PronunciationKind.PINYIN}
+    places = ((span.source_start, span.source_stop) for spans in speech_text.spans for span in spans if words)
+    read = {place: request.text[slice(*place)].strip() for place in places}
+    return {place: words[word] for place, word in read.items() if word in words} | written
 
 
 def _planned(segment: Segment, request: SynthesisRequest) -> text_replies.PlannedSegment:

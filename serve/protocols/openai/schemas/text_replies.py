@@ -15,6 +15,7 @@ class SpanReply(BaseModel):
     source: tuple[int, int]
     spoken: tuple[int, int]
     kind: Literal["text", "control"]
+    pinyin: str | None = Field(None, description="as the request or a lexicon has it")
 
 
 class WarningReply(BaseModel):

@@ -99,7 +99,7 @@ def test_a_book_is_planned_spoken_heard_and_saved(browser, tmp_path: Path):
         # It is mine, until it is deleted.
         await page.until("document.querySelector('#jobs tr td:nth-child(2)').textContent === 'succeeded'")
         await page.click("#remove")
-        await page.click("#sure")
+        await page.click("#job .sure")
         await page.until("document.querySelector('#job').hidden && document.querySelectorAll('#jobs tr').length === 0")
         assert jobs(live) == []
         assert await page.run("document.querySelector('#play').hidden")

@@ -1,11 +1,7 @@
 """Faults that people found in the page, each once more, in a real browser; and the way of a newcomer."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from starlette.responses import JSONResponse
@@ -14,10 +10,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pipeline.types import SynthesisRequest
 from serve.config.app_config import LimitsConfig
 from tests.support.browser import Page
-from tests.support.demo_voice import demo_library
-from tests.support.fakes import Speaker, make_services, make_voices
+from tests.support.fakes import Speaker, make_services
 from tests.support.jobs import living
-from tests.support.live_server import Live, serving
+from tests.support.live_server import serving
 from tests.support.relay import relay
 from tests.support.studio import (
     ERROR,
@@ -27,6 +22,8 @@ from tests.support.studio import (
     attach,
     go_to,
     has_heard,
+    open_in,
+    people,
     unfold,
     visit,
     work,
@@ -57,15 +54,6 @@ class Restarting:
         message = {"message": "no application is deployed under this path", "code": "not_found", "request_id": "r"}
         reply: ASGIApp = JSONResponse({"error": message}, 404) if self.is_away else self.app
         await reply(scope, receive, send)
-
-
-@contextmanager
-def people(speaker: Speaker, **changes: Any) -> Iterator[Live]:
-    """A service whose voices have names."""
-    library = demo_library()
-    services = make_services(speaker, voice_id=library.canonical)
-    with serving(replace(services, voices=make_voices(speaker.stream, library)), **changes) as live:
-        yield live
 
 
 def test_p1_a_restart_is_one_banner_and_the_speech_goes_on(browser):
@@ -190,8 +178,7 @@ def test_p11_everything_is_large_enough_for_a_finger(browser):
 @pytest.mark.parametrize(("language", "sound"), [("en", "high"), ("zh", "偏高")])
 def test_a_newcomer_hears_a_chosen_voice_in_three_actions_and_shares_it_in_five(browser, language, sound):
     async def see(page: Page) -> None:
-        await page.run(f"localStorage.setItem('looks', JSON.stringify({{language: '{language}'}})); sessionStorage.clear()")
-        await page.open(f"{live.url}/?{language}")
+        await open_in(page, live.url, language)
         await page.until("document.querySelector('.person small')?.textContent.includes(' · ')")
         await page.run("navigator.clipboard.writeText = async text => { window.copied = text; }; 0")
         await page.click(".person")

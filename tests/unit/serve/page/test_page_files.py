@@ -67,7 +67,7 @@ def test_nothing_else_is_sent(live, path):
 
 
 def test_every_module_has_its_card_and_is_short():
-    wrong = [path.name for path in MODULES if not re.match(r"/\* .+\n \*\n \* In: .*\n( \* .*\n)* \* Out: ", path.read_text())]
+    wrong = [path.name for path in MODULES if not re.match(r"/\* .+\n \* In: .*\n( \* .*\n)* \* Out: ", path.read_text())]
     assert not wrong
     assert not {path.name for path in PATHS if len(path.read_text().splitlines()) > LONGEST}
 

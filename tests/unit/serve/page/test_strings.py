@@ -1,16 +1,14 @@
 """The page in Chinese: every text of its code has a translation, and nothing that is shown is left in English."""
 
 import re
-from dataclasses import replace
 
 import pytest
 
 from serve.page import page_files
 from tests.support.browser import Page
 from tests.support.demo_voice import demo_library
-from tests.support.fakes import Speaker, make_services, make_voices
-from tests.support.live_server import serving
-from tests.support.studio import unfold, visit
+from tests.support.fakes import Speaker
+from tests.support.studio import open_in, people, unfold, visit
 
 STRINGS = (page_files.FOLDER / "strings.js").read_text(encoding="utf-8")
 CODE = "\n".join(path.read_text() for path in page_files.FOLDER.rglob("*.js") if path.name != "strings.js")
@@ -37,19 +35,14 @@ def test_every_text_of_the_code_is_translated():
 @pytest.mark.slow
 def test_nothing_that_is_shown_is_left_in_english(browser):
     async def see(page: Page) -> None:
-        await page.run("localStorage.setItem('looks', JSON.stringify({language: 'zh'})); sessionStorage.clear()")
         for place in PLACES:
-            await page.open(f"{live.url}/?{place}#/{place}")
-            await page.until("document.querySelector('main button') !== null && document.documentElement.lang === 'zh-CN'")
+            await open_in(page, live.url, "zh", place)
             await page.until("document.querySelector('.person, .column, #cast') !== null")
             await unfold(page)
-            aliases = [alias for voice in library.list() for alias in voice.aliases]
+            aliases = [alias for voice in demo_library().list() for alias in voice.aliases]
             shown = " ".join(await page.run(SHOWN))
             left = re.sub(rf"\b(?:{NAMES}|{'|'.join(aliases)})\b", "", shown)
             assert re.findall(r"[A-Za-z]{3,}", left) == [], place
 
-    library = demo_library()
-    speaker = Speaker()
-    services = replace(make_services(speaker, voice_id=library.canonical), voices=make_voices(speaker.stream, library))
-    with serving(services) as live:
+    with people(Speaker()) as live:
         visit(browser, live.url, see)

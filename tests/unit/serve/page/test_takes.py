@@ -66,7 +66,7 @@ def test_the_history_replays_fills_the_form_and_forgets(browser):
         await page.click(".take:nth-child(2) .use")
         assert await page.run("document.querySelector('#work-text').value") == "First."
         await page.click(".take:nth-child(1) .copy")
-        await page.until("document.querySelector('#takes-status').textContent.startsWith('Seed ')")
+        await page.until("document.querySelector('.take .copy').dataset.said")
         await page.click(".take:nth-child(1) .delete")
         await page.until(f"{CARDS}.length === 1")
         await page.click("#delete-all")

@@ -1,6 +1,7 @@
 """The routes that look at a text, on a real socket over fakes."""
 
 import re
+from typing import Any
 
 import pytest
 import requests
@@ -41,6 +42,19 @@ def test_normalize_tells_what_became_of_every_character(live):
     )
     for segment in shown["segments"]:
         assert all(0 <= span["spoken"][0] <= span["spoken"][1] <= len(segment["text"]) for span in segment["spans"])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input": "在重庆 X。", "lexicon": {"重庆": {"pinyin": "chong2 qing4"}}},
+        {"input": "<speak>在<phoneme alphabet='x-pinyin' ph='chong2 qing4'>重庆</phoneme>。</speak>", "input_type": "ssml"},
+    ],
+)
+def test_pinyin_stands_at_the_characters_that_it_was_written_for(live, body: dict[str, Any]):
+    spans = [span for segment in post(live, "/v1/text/normalize", **body).json()["segments"] for span in segment["spans"]]
+    assert [span["source"][0] for span in spans if span["pinyin"] == "chong2 qing4"] == [1]
+    assert [span for span in spans if span["pinyin"] not in (None, "chong2 qing4")] == []
 
 
 def test_a_plan_predicts_and_speaks_nothing(live):

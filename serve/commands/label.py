@@ -1,12 +1,15 @@
-"""Voice persons: measures the shipped voices on the shipped checkpoint. `python -m scripts.generate.voice_persons` (minutes)
+"""Label: measures how the voices of a checkpoint speak, and names them. `chattts-serve label --checkpoint FOLDER` (minutes)
 
-In:    configs/voices.yaml, the demo checkpoint
-Out:   pipeline/voices/persons.json: pitch, pace and brightness of every voice over ten sentences, and its name
+In:    configs/voices.yaml, a checkpoint
+Out:   persons.json beside the weights: pitch, pace and brightness of every voice over ten sentences, and its name
+Never: Ray, HTTP; a voice of an operator's own catalogue
 """
 
 import argparse
 import asyncio
 import json
+import re
+import sys
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -14,9 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.checkpoint.locate import DEMO, DEMO_FOLDER
+from pipeline.checkpoint.locate import DEMO, resolve
 from pipeline.checkpoint.manifest import manifest_hash
-from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
+from pipeline.config import PipelineConfig
+from pipeline.errors import CheckpointError, ConfigError, SynthesisError
+from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE
 from pipeline.types import SamplingParams, SynthesisRequest
 from pipeline.voices.measure import brightness_hz, median_pitch_hz
@@ -41,21 +46,10 @@ TONES = "warm", "soft", "clear", "bright"
 PACES = "calm", "unhurried", "steady", "lively"
 
 # From deep to high; nobody's namesake. The second name is for readers of Chinese.
-NAMES = (
-    ("Magnus", "伯言"),
-    ("Conrad", "立诚"),
-    ("Hugo", "明远"),
-    ("Arthur", "景行"),
-    ("Simon", "思齐"),
-    ("Jasper", "知秋"),
-    ("Robin", "安然"),
-    ("Quinn", "子墨"),
-    ("Noa", "若溪"),
-    ("Iris", "清音"),
-    ("Clara", "思雨"),
-    ("Vera", "晓晴"),
-    ("Mina", "小满"),
-    ("Lily", "灵儿"),
+NAMES = re.findall(
+    r"(\w+) (\w+)",
+    "Magnus 伯言 Conrad 立诚 Hugo 明远 Arthur 景行 Simon 思齐 Jasper 知秋 Robin 安然 "
+    "Quinn 子墨 Noa 若溪 Iris 清音 Clara 思雨 Vera 晓晴 Mina 小满 Lily 灵儿",
 )
 
 
@@ -112,9 +106,13 @@ async def samples_of(local: LocalPipeline, voice: str, text: str, seed: int) -> 
         return np.concatenate([chunk.samples async for chunk in stream])
 
 
-async def measure() -> dict[str, Measurement]:
-    """Returns origin -> measurement of every voice of the catalogue."""
-    config = PipelineConfig(checkpoint=DEMO, engine=EngineConfig(slots=1, threads=1), vocoder=VocoderConfig(threads=1))
+async def measure(config: PipelineConfig) -> dict[str, Measurement]:
+    """Returns origin -> measurement of every voice of the catalogue, but for those in which no fundamental was found.
+
+    Raises:
+        SynthesisError: a sentence cannot be spoken.
+        CheckpointError, ConfigError: as open_pipeline raises them.
+    """
     measurements = {}
     async with open_pipeline(config) as local:
         for voice in local.voices.list():
@@ -122,17 +120,36 @@ async def measure() -> dict[str, Measurement]:
             pitches = [pitch for recording in recordings if (pitch := median_pitch_hz(recording)) is not None]
             seconds = sum(len(recording) for recording in recordings) / SAMPLE_RATE
             brightness = float(np.median([brightness_hz(recording) for recording in recordings]))
-            measurements[voice.origin] = Measurement(float(np.median(pitches)), seconds, brightness)
-            print(voice.name, measurements[voice.origin], flush=True)
+            if pitches:
+                measurements[voice.origin] = Measurement(float(np.median(pitches)), seconds, brightness)
+            print(voice.name, measurements.get(voice.origin, "has no pitch and gets no name"), flush=True)
     return measurements
 
 
-def main() -> None:
-    """Writes the file."""
-    argparse.ArgumentParser(description="Measure every voice, which takes minutes, and write persons.json.").parse_args()
-    persons = {"checkpoint": manifest_hash(DEMO_FOLDER), "persons": describe(asyncio.run(measure()))}
-    FILE.write_text(f"{json.dumps(persons, indent=1, ensure_ascii=False)}\n", encoding="utf-8")
+def main(arguments: list[str] | None = None) -> int:
+    """Writes the file. Exit code: 0 written, 1 the voices cannot be measured, 2 wrong usage."""
+    parser = argparse.ArgumentParser(
+        prog="chattts-serve label", description="Measure how every voice speaks, and give it a name. It takes minutes."
+    )
+    parser.add_argument("--checkpoint", default=DEMO, help="as for `chattts-serve say` (default: %(default)s)")
+    parser.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="where it runs (default: %(default)s)")
+    args = parser.parse_args(arguments)
+    parts = {"engine": {"slots": 1, "threads": 1, "device": args.device}, "vocoder": {"threads": 1, "device": args.device}}
+    try:
+        root = resolve(args.checkpoint, cache_home())
+        if not manifest_hash(root):
+            raise CheckpointError(
+                f"{root}: without SHA256SUMS nobody knows which weights it is; `chattts-serve pack` writes them"
+            )
+        config = PipelineConfig.model_validate({"checkpoint": args.checkpoint, **parts})
+        persons = {"checkpoint": manifest_hash(root), "persons": describe(asyncio.run(measure(config)))}
+        (root / FILE).write_text(f"{json.dumps(persons, indent=1, ensure_ascii=False)}\n", encoding="utf-8")
+    except (SynthesisError, CheckpointError, ConfigError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"{root / FILE} is written; a service that runs shows the names once it is started again")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

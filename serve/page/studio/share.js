@@ -1,15 +1,56 @@
-/* Code: a request of the page as a command and as programs.
- *
- * In:    the body of a request, the name of the file
- * Out:   text to copy; whoever runs it gets the bytes that the page got
- * Owns:  nothing
- * Never: the key: it stands as $CHATTTS_KEY
- */
+/* Share: what leaves the page: files, an address whose reader hears the same samples, a request as a command and as programs.
+ * In:    a Recording, the body of a request; #text=...&voice=...&seed=... of the address
+ * Out:   a file with the bytes of the API for the same request; text to copy; the draft
+ * Never: the key: in code it stands as $CHATTTS_KEY */
 
-import {BASE, SPEECH} from "./api.js";
+import {BASE, SPEECH, file} from "./api.js";
 import {button, el, select} from "./dom.js";
-import {copy} from "./permalink.js";
-import {access} from "./state.js";
+import {access, takeDraft} from "./state.js";
+import {t} from "./strings.js";
+
+export const FORMATS = ["mp3", "wav", "opus", "aac", "flac", "pcm"];
+
+/** Returns `default-hello-there-this-4711.mp3`: voice, first words, seed. */
+export function fileName(recording, format) {
+  const words = (recording.body?.input ?? recording.title).replace(/<[^>]*>/g, " ").toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [];
+  const voice = (recording.facts.voice ?? "").replace(/@\d+$/, "").replace(/[^\p{L}\p{N}]+/gu, "-");
+  const parts = [voice, words.slice(0, 5).join("-").slice(0, 40), recording.facts.seed];
+  return `${parts.filter(Boolean).join("-") || "speech"}.${format}`;
+}
+
+/** Saves a take: asked for again in that format with its seed, so that the service need not sample it again. */
+export async function save(recording, format) {
+  if (recording.file) return saveBlob(recording.file, recording.fileName);
+  if (recording.save) return recording.save(format);
+  const blob = await file(recording.path, {method: "POST", body: requestOf(recording, format)});
+  saveBlob(blob, fileName(recording, format));
+}
+
+export const requestOf = (recording, format) => ({...recording.body, response_format: format});
+
+export function saveBlob(blob, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+export function readAddress() {
+  const {text: input, ...shared} = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  if (input === undefined) return;
+  takeDraft({...shared, input});
+  history.replaceState(null, "", "#/speak");
+}
+
+export const address = ({input, ...rest}) => `${location.href.replace(/#.*/, "")}#${new URLSearchParams({text: input, ...rest})}`;
+
+/** Copies a text and says so beside the button for a moment. */
+export async function copy(text, target) {
+  const isCopied = await navigator.clipboard?.writeText(text).then(() => true, () => false);
+  target.dataset.said = t(isCopied ? "Copied" : "The browser copies nothing here");
+  setTimeout(() => delete target.dataset.said, 1500);
+}
 
 const quoted = text => `'${text.replaceAll("'", "'\\''")}'`;
 const python = value => value === true ? "True" : value === false ? "False" : JSON.stringify(value);  // strings and numbers of JSON are Python's
