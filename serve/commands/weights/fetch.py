@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
             check_offline(folder, hashes)
         else:
             with _progress(console) as progress:
-                fetch_all(folder, hashes, endpoint=options.endpoint, on_progress=_bars(progress))
+                fetch_all(folder, hashes, endpoint=options.endpoint, on_progress=_bars(progress), sleep=_pause)
     except FetchError as error:
         print(error, file=sys.stderr)
         return error.status
@@ -139,6 +139,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--offline", action="store_true", help="verify the files that are there, without the network")
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"folder of the files (default: that of hub:{HUB_NAME})")
     return parser
+
+
+def _pause(seconds: float) -> None:
+    print(f"the server does not answer as it should; trying again in {seconds:.0f} s", file=sys.stderr)
+    time.sleep(seconds)
 
 
 def _progress(console: Console) -> Progress:

@@ -262,6 +262,13 @@ def test_absent_server_is_given_up_after_pauses_that_double(nobody: str, tmp_pat
     assert pauses == [1.0, 2.0, 3.0, 3.0]
 
 
+def test_every_pause_is_announced(nobody: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    assert main(["--accept-license", LICENSE, "--endpoint", nobody, "--out", str(tmp_path)]) == EXIT_UNREACHABLE
+    assert capsys.readouterr().err.count("trying again in") == len(pauses) > 0
+
+
 def test_absent_file_is_not_asked_for_twice(hub: Hub, tmp_path: Path) -> None:
     del hub.contents[FILE]
     with pytest.raises(FetchError, match=r"HTTP 404 .* check --endpoint") as raised:
