@@ -11,13 +11,12 @@ awk -v head="## [$version]" 'index($0, head) == 1 { on = 1; next } /^## / { on =
 cp dist/chattts_serve-"$version"-*.whl "$folder"
 "$PYTHON" -m build --sdist --outdir "$folder" . >"$folder/../sdist.log" 2>&1 || { tail "$folder/../sdist.log" >&2; exit 1; }
 cp k8s/sbom.cdx.json "$folder/chattts_serve-$version.cdx.json"
-if command -v buildah >/dev/null; then
-    # shellcheck disable=SC2086
-    buildah bud --quiet --format docker ${IMAGE_OPTIONS:-} --tag "chattts-serve:$version" .
+# shellcheck disable=SC2086
+if command -v buildah >/dev/null && buildah bud --quiet --format docker ${IMAGE_OPTIONS:-} --tag "chattts-serve:$version" .; then
     buildah push --quiet "chattts-serve:$version" "docker-archive:$folder/image.tar:chattts-serve:$version"
     gzip "$folder/image.tar"
     mv "$folder/image.tar.gz" "$folder/chattts_serve-$version-$(uname -m).image.tar.gz"
 else
-    echo "no buildah here: no image in $folder"
+    echo "buildah is not here or could not build it: no image in $folder" >&2
 fi
 (cd "$folder" && sha256sum -- * >SHA256SUMS && cat SHA256SUMS)

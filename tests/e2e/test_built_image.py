@@ -37,9 +37,9 @@ mount -t tmpfs -o mode=1777,size=1g tmpfs "$ROOT/dev/shm"
 mount --bind "$DATA" "$ROOT/data"
 ip link set lo up
 ulimit -n 20000
-env -i HOME=/home/ray PATH=/usr/local/bin:/usr/bin:/bin {environment} chroot "$ROOT" \
+env -i HOME=/home/ray PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin {environment} chroot "$ROOT" \
     setpriv --reuid=1000 --regid=100 --clear-groups --bounding-set=-all --no-new-privs \
-    sh -c 'cd {workdir}; ! touch /home/ray/file 2>/dev/null; exec {entry}' > "$DATA/log" 2>&1 &
+    sh -c 'cd {workdir}; touch /home/ray/file 2>/dev/null && exit 9; exec {entry}' > "$DATA/log" 2>&1 &
 service=$!
 for i in $(seq 600); do curl -sf localhost:8000/ready > /dev/null && break; kill -0 $service; sleep 0.5; done
 curl -sf localhost:8000/v1/audio/speech -H 'Content-Type: application/json' \

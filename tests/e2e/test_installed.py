@@ -51,9 +51,14 @@ def test_an_installed_wheel_serves_and_offers_its_source(home: Path, folder: Pat
         assert service.exit_code() == 0
 
 
-def test_a_wheel_with_native_code_speaks_without_a_compiler(tmp_path: Path):
+@pytest.fixture(scope="module")
+def native_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`make wheel`: libraries for every processor, which need the C library alone."""
-    wheel, home, path = build_wheel(tmp_path, native=True), tmp_path / "home", tmp_path / "empty"
+    return build_wheel(tmp_path_factory.mktemp("native"), native=True)
+
+
+def test_a_wheel_with_native_code_speaks_without_a_compiler(native_wheel: Path, tmp_path: Path):
+    wheel, home, path = native_wheel, tmp_path / "home", tmp_path / "empty"
     assert re.search(r"-py3-none-manylinux_2_\d+_(x86_64|aarch64)\.whl$", wheel.name)
     environment = install_wheel(wheel, tmp_path / "prefix") | {"CHATTTS_HOME": str(home), "PATH": str(path)}
     libraries = [file.read_bytes() for file in (tmp_path / "prefix").rglob("built/*.so")]
@@ -75,14 +80,19 @@ MOST_DOWNLOADED, MOST_CPU_S = 160 * MB, 25.0
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
-def test_a_stranger_speaks_with_one_command(version: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    python = shutil.which(f"python{version}")
-    if python is None:
+def test_a_stranger_speaks_with_one_command(
+    version: str, native_wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    name = [shutil.which(f"python{version}") or "false", "-c", "import sys; print(sys.executable)"]
+    python = subprocess.run(name, capture_output=True, text=True, check=False).stdout.strip()  # not a script of pyenv's
+    if not python:
         pytest.skip(f"no python{version} here")
-    fetch(python, tmp_path, str(build_wheel(tmp_path, native=True)), "uv")
-    wheels, empty, root = tmp_path / "wheels", tmp_path / "empty", tmp_path / "root"
-    for folder in (empty, root):
+    fetch(python, tmp_path, str(native_wheel), "uv")
+    wheels, path, root = tmp_path / "wheels", tmp_path / "path", tmp_path / "root"
+    for folder in (path, root):
         folder.mkdir()
+    for program in ("realpath", "dirname"):  # uv's own start of a command asks for them
+        (path / program).symlink_to(f"/usr/bin/{program}")
     downloaded = sum(path.stat().st_size for path in wheels.glob("*.whl") if not path.name.startswith("uv-"))
     with zipfile.ZipFile(next(wheels.glob("uv-*.whl"))) as packed:
         (name,) = [name for name in packed.namelist() if name.endswith("/uv")]
@@ -91,7 +101,7 @@ def test_a_stranger_speaks_with_one_command(version: str, tmp_path: Path, capsys
     command = [str(uv), "tool", "run", "--offline", "--no-index", "--find-links", str(wheels), "--python", python]
     command += ["--from", str(next(wheels.glob("chattts_serve-*.whl"))), "chattts-serve", "say", "Hello.", "-o", "hello.wav"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    environment = {"HOME": str(root), "PATH": str(empty)}
+    environment = {"HOME": str(root), "PATH": str(path)}
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     signals, console = Signals(), Console()
     try:
-        with console.status("checking the configuration and its checkpoint"):
+        with console.status("checking the configuration and its checkpoint; the first time, compiling native code"):
             settings = checked(args.config, {name: getattr(args, name) for name in CHANGES})
         if settings is None:
             return 0 if signals.first is not None else 1
