@@ -36,7 +36,7 @@ from serve.access.entrance import Entrance
 from serve.access.proxies import Proxies
 from serve.access.quotas import LocalQuotas, Quotas
 from serve.access.refusals import invalid_key, rate_headers, unauthorised
-from serve.access.single_use_tokens import SingleUseTokens, invalid_token
+from serve.access.single_use_tokens import TTL_S, SingleUseTokens, invalid_token
 from serve.config.hosts import is_local_host, is_loopback
 from serve.config.key_settings import Openness
 from serve.errors import ApiError, ErrorSpec, to_api_error
@@ -130,6 +130,16 @@ class Authenticator:
         check_scope(key, scopes)
         await self.single_use.use(token)
         return key
+
+    def token_of(self, key_id: str, ttl_s: float = TTL_S) -> str:
+        """Returns a new single-use token of a key.
+
+        Raises:
+            StoreUnavailable: there are none, or the secret is not known yet.
+        """
+        if self.single_use is None:
+            raise StoreUnavailable("this service issues no single-use tokens")
+        return self.single_use.issue(key_id, ttl_s)
 
     def check_storing(self) -> None:
         """Checks that clients without a key may store what all clients use.

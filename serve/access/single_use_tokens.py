@@ -1,4 +1,4 @@
-"""Single-use tokens: what a browser opens one socket with, in place of the key that its page must not know.
+"""Single-use tokens: what a browser opens one socket or sends one request with, in place of a key that its page must not know.
 
 In:    the id of a key; later the token
 Out:   a token; the id again, once; a 401 for a token that is used, too old, or not ours
@@ -36,13 +36,16 @@ class SingleUseTokens:
         self._used = used
         self._clock = clock
 
-    def issue(self, key_id: str) -> str:
+    def issue(self, key_id: str, ttl_s: float = TTL_S) -> str:
         """Returns a new token of a key.
+
+        Args:
+            ttl_s: how long it lives, up to TTL_S [s].
 
         Raises:
             StoreUnavailable: the secret is not known yet.
         """
-        content = f"{key_id}.{round(self._clock()) + TTL_S}.{secrets.token_urlsafe(12)}"
+        content = f"{key_id}.{int(self._clock() + min(ttl_s, TTL_S))}.{secrets.token_urlsafe(12)}"
         return f"{content}.{self._signer.digest(_PURPOSE, content)}"
 
     def key_id(self, token: str) -> str:
@@ -72,5 +75,5 @@ class SingleUseTokens:
 
 def invalid_token() -> ApiError:
     """Returns the refusal of a token that opens nothing."""
-    message = f"this single_use_token is used, older than {TTL_S} s, or of another service: fetch a new one for each socket"
+    message = "this token is used, too old, or of another service: fetch a new one for each socket and each request"
     return unauthorised("invalid_single_use_token", message)

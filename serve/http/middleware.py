@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve.access.api_keys import Key
 from serve.access.api_keys import Scope as KeyScope
-from serve.access.authentication import SCHEMES, Authenticator
+from serve.access.authentication import SCHEMES, Authenticator, claimed_key
 from serve.access.caller import ANONYMOUS_CALLER, Caller
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.errors import ApiError
@@ -160,6 +160,9 @@ class AuthMiddleware:
         try:
             return authenticator.authenticate(headers, peer, scopes, opens_page=opens_page)
         except ApiError as refusal:
+            claimed = claimed_key(headers) or ""
+            if refusal.spec.code == "invalid_api_key" and claimed.count(".") == 3 and speaks and scopes is not None:
+                return await authenticator.key_of_token(claimed, scopes)
             if refusal.spec.code != "missing_api_key" or not (speaks and waiting.may_say_its_key):
                 raise
         token = waiting.in_address(TOKEN_FIELD)

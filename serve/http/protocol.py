@@ -43,7 +43,7 @@ class Protocol:
     paths: tuple[str, ...] = ()
     """of requests that are its own, with all paths below them"""
     shared_paths: tuple[str, ...] = ()
-    """of requests that are its own if they have the headers of its clients"""
+    """of requests that are its own if they have the headers of its clients, as those are that no route takes"""
     is_known_by: Callable[[Headers], bool] = lambda headers: False
     routers: tuple[str, ...] = ()
     """modules with a `router` each, in the order in which they are tried"""
@@ -77,6 +77,12 @@ class Protocols:
         """Returns the protocol of a request."""
         path, headers = path_in(scope), Headers(scope=scope)
         return next((protocol for protocol in self._protocols if protocol.owns(path, headers)), self._protocols[-1])
+
+    def of_unknown(self, scope: Scope) -> Protocol:
+        """Returns the protocol of a request that no route takes: of a path that is nobody's, the client's."""
+        protocol, headers = self.of(scope), Headers(scope=scope)
+        asking = (one for one in self._protocols if one.is_known_by(headers))
+        return next(asking, protocol) if protocol is self._protocols[-1] else protocol
 
 
 def path_in(scope: Scope) -> str:

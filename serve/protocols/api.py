@@ -90,7 +90,7 @@ def no_socket(otherwise: ASGIApp) -> ASGIApp:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             refusal, request_id = plain_status(404), str(scope["state"]["request_id"])
-            await error_reply(refusal, request_id, protocol=PROTOCOLS.of(scope))(scope, receive, send)
+            await error_reply(refusal, request_id, protocol=PROTOCOLS.of_unknown(scope))(scope, receive, send)
         else:
             await otherwise(scope, receive, send)
 
@@ -108,7 +108,8 @@ async def on_router_error(request: Request, error: Exception) -> Response:
     path = path_in(request.scope)
     if any(path == gone or path.startswith(f"{gone}/") for gone in GONE):
         return await on_error(request, ApiError(INSTEAD, plain_status(404).spec))
-    return await on_error(request, plain_status(error.status_code, error.headers))
+    protocol = PROTOCOLS.of_unknown(request.scope) if error.status_code == 404 else PROTOCOLS.of(request.scope)
+    return error_reply(plain_status(error.status_code, error.headers), request_id_of(request), protocol=protocol)
 
 
 async def on_invalid_parameter(request: Request, error: Exception) -> Response:

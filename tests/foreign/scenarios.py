@@ -11,6 +11,7 @@ import json
 import sys
 import traceback
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -66,6 +67,13 @@ async def deepgram_http_refused() -> Result:
             errors[name] = [getattr(error, "status_code", None), error.body["err_code"]]  # type: ignore[attr-defined]
     with_key = deepgram(GUARDED, KEY).speak.v1.audio.generate(text=TEXT, model="alloy")
     return {**errors, "with_key": len(b"".join(with_key)) > 44}
+
+
+async def deepgram_granted() -> Result:
+    granted = deepgram(GUARDED, KEY).auth.v1.tokens.grant(ttl_seconds=60)
+    client = deepgram(GUARDED, kind=partial(DeepgramClient, access_token=granted.access_token))
+    spoken = client.speak.v1.audio.generate(text=TEXT, model="alloy", encoding="linear16", container="none")
+    return {"audio": len(b"".join(spoken)), "expires_in": granted.expires_in}
 
 
 async def deepgram_socket() -> Result:
@@ -338,6 +346,7 @@ async def pipecat_refused() -> Result:
 SCENARIOS = (
     deepgram_http,
     deepgram_http_refused,
+    deepgram_granted,
     deepgram_socket,
     deepgram_socket_refused,
     deepgram_idle,

@@ -1,7 +1,8 @@
 """Guarded services: keys in a store, and a server that asks for them."""
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -13,7 +14,11 @@ from pipeline.store.store import Store
 from pipeline.types import Lane
 from serve.access.api_keys import NAMESPACE, KeyRecord, KeyRing, Quota, Scope, make_key
 from serve.access.authentication import Authenticator
+from serve.access.claims import StoreClaims
+from serve.access.idempotency import Idempotency
 from serve.access.quotas import LocalQuotas, QuotaDecision
+from serve.access.resume_tokens import ResumeTokens
+from serve.access.single_use_tokens import SingleUseTokens
 from serve.config.app_config import LimitsConfig
 from serve.errors import ApiError
 from tests.support.fakes import Speaker, make_services
@@ -50,6 +55,11 @@ def ring_of(store: Store) -> KeyRing:
     ring = KeyRing(store)
     ring.refresh()
     return ring
+
+
+def tokens_of(store: Store | None, clock: Callable[[], float] = time.time, secret: bytes = b"secret") -> SingleUseTokens:
+    """Returns the single-use tokens of a replica."""
+    return SingleUseTokens(ResumeTokens(secret, 0.0), Idempotency(None if store is None else StoreClaims(store)), clock=clock)
 
 
 def guarded(

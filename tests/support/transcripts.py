@@ -21,7 +21,7 @@ from pipeline.types import AudioChunk, SynthesisRequest
 from serve.access.authentication import Authenticator, claimed_key
 from serve.config.app_config import PROJECT, ConversationsConfig, LimitsConfig
 from tests.support.fakes import Speaker, make_services, shipped_library
-from tests.support.guarded import add, ring_of
+from tests.support.guarded import add, ring_of, tokens_of
 from tests.support.live_server import serving
 
 FOLDER = PROJECT / "tests/data/transcripts"
@@ -59,7 +59,7 @@ def started(folder: Path, recorder: "Recorder | None" = None) -> Iterator[Server
     key, _ = add(store)
     made = partial(make_services, voice_id=shipped_library().canonical)
     guarded = made(Talker())
-    object.__setattr__(guarded, "authenticator", Authenticator(ring_of(store)))
+    object.__setattr__(guarded, "authenticator", Authenticator(ring_of(store), single_use=tokens_of(store)))
     full = made(Talker(), LimitsConfig(max_in_flight=1), conversations=ConversationsConfig(max_sockets=0))
     brief = made(Talker(), conversations=ConversationsConfig(idle_timeout_s=IDLE_S))
     everyone = made(Talker())

@@ -11,13 +11,13 @@ from serve.http.protocol import ErrorForm, Protocol
 
 PATH = "/v1/speak"
 FLUX_PATH = "/v2/speak"
-
-NOT_SERVED = ("/v1/listen", "/v2/listen", "/v1/read", "/v1/projects", "/v1/auth", "/v1/agent")
+GRANT_PATH = "/v1/auth/grant"
 
 NAMES: dict[str, tuple[int, str]] = {
     # Our code -> status and name there. Their clients repeat a 429 on their own.
     "missing_api_key": (401, "INVALID_AUTH"),
     "invalid_api_key": (401, "INVALID_AUTH"),
+    "invalid_single_use_token": (401, "INVALID_AUTH"),
     "scope_missing": (403, "INSUFFICIENT_PERMISSIONS"),
     "quota_exceeded": (402, "QUOTA_EXCEEDED"),
     "rate_limited": (429, "TOO_MANY_REQUESTS"),
@@ -45,7 +45,7 @@ def _name(refusal: ApiError) -> tuple[int, str]:
 
 
 PROTOCOL = Protocol(
-    paths=(PATH, FLUX_PATH, *NOT_SERVED),
+    paths=(PATH, FLUX_PATH, GRANT_PATH),
     shared_paths=("/v1/models",),
     is_known_by=lambda headers: headers.get("authorization", "").lower().startswith("token "),
     routers=("serve.protocols.deepgram.routes",),

@@ -13,19 +13,24 @@ from pydantic import BaseModel, ConfigDict
 
 from pipeline.voices.voice_names import display_name
 from serve.access.api_keys import Scope
+from serve.access.single_use_tokens import TTL_S
 from serve.http.conversation_socket import ConversationSocket
 from serve.http.dependencies import RequestServices, shared_route
-from serve.http.middleware import request_id_of
+from serve.http.middleware import caller_of, request_id_of
 from serve.http.openapi import takes
 from serve.http.route_access import any_key, requires
 from serve.http.services import Services
 from serve.http.speech_response import SpeechResponse
 from serve.protocols.deepgram.flux_session import FluxSession
-from serve.protocols.deepgram.protocol import FLUX_PATH, PATH, PROTOCOL
+from serve.protocols.deepgram.protocol import FLUX_PATH, GRANT_PATH, PATH, PROTOCOL
 from serve.protocols.deepgram.session import DeepgramSession
-from serve.protocols.deepgram.translation import SpeakBody, model_uuid, speech_values
+from serve.protocols.deepgram.translation import GrantBody, SpeakBody, model_uuid, speech_values
 from serve.protocols.openai.routes.speech import AUDIO
 from serve.speech.job import SpeechJob
+from serve.speech.schemas.base import read_body
+
+GRANTED_S = 30.0
+"""how long a token lives whose client does not say it"""
 
 router = APIRouter()
 
@@ -48,6 +53,15 @@ REFUSED: dict[int | str, dict[str, Any]] = {"default": {"model": DeepgramError, 
 @requires(Scope.SPEECH, stream=True)
 async def speak(request: Request, services: RequestServices) -> Response:
     return SpeechResponse(request, services, partial(speech_values, query=request.query_params), reply_names)
+
+
+@router.post(GRANT_PATH, openapi_extra=takes(GrantBody), responses=REFUSED)
+@requires(Scope.SPEECH)
+async def grant(request: Request, services: RequestServices) -> dict[str, str | float]:
+    has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+    body = await services.bodies.read_json(request, partial(read_body, GrantBody)) if has_body else GrantBody()
+    ttl_s = min(body.ttl_seconds or GRANTED_S, TTL_S)
+    return {"access_token": services.authenticator.token_of(caller_of(request).id, ttl_s), "expires_in": ttl_s}
 
 
 @any_key

@@ -41,6 +41,14 @@ class SpeakBody(Body):
     text: str = Field(min_length=1)
 
 
+class GrantBody(Body):
+    """POST /v1/auth/grant."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    ttl_seconds: float | None = Field(None, gt=0, le=3600, description="null: 30 [s]")
+
+
 class SpeakQuery(Body):
     """What the addresses say. Unknown fields are kept, so that the reply can name them."""
 

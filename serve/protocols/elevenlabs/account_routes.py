@@ -9,7 +9,6 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from pipeline.errors import StoreUnavailable
 from serve.access.api_keys import Scope
 from serve.access.quotas import day_ends_at
 from serve.errors import bad_request
@@ -54,10 +53,7 @@ async def subscription(request: Request, services: RequestServices) -> dict[str,
 async def single_use_token(token_type: str, request: Request, services: RequestServices) -> dict[str, str]:
     if token_type != TOKEN_KIND:
         raise bad_request("invalid_type", f"a token is for {TOKEN_KIND}: this service hears nothing", param="token_type")
-    tokens = services.authenticator.single_use
-    if tokens is None:
-        raise StoreUnavailable("this service issues no single-use tokens")
-    return {"token": tokens.issue(caller_of(request).id)}
+    return {"token": services.authenticator.token_of(caller_of(request).id)}
 
 
 async def subscription_of(request: Request, services: Services) -> dict[str, Any]:

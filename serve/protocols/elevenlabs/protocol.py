@@ -14,10 +14,6 @@ KEY_HEADER = "xi-api-key"
 """by which their clients are known where other protocols have the same path"""
 
 SERVED = ("text-to-speech", "text-to-dialogue", "voices", "user", "single-use-token")
-NOT_SERVED = (
-    *("history", "pronunciation-dictionaries", "shared-voices", "usage", "studio", "text-to-voice", "speech-to-speech"),
-    *("speech-to-text", "sound-generation", "audio-isolation", "dubbing", "convai", "workspace"),
-)
 
 NAMES: dict[str, tuple[int, str]] = {
     # Our code -> status and name there. Their clients repeat a 429 on their own.
@@ -64,8 +60,7 @@ def _name(refusal: ApiError) -> tuple[int, str]:
 
 
 PROTOCOL = Protocol(
-    # Also those that are not served: they are refused in the words that the client reads.
-    paths=(*(f"/v1/{part}" for part in (*SERVED, *NOT_SERVED)), "/v2/voices", "/elevenlabs"),
+    paths=(*(f"/v1/{part}" for part in SERVED), "/v2/voices", "/elevenlabs"),
     shared_paths=("/v1/models",),
     is_known_by=lambda headers: KEY_HEADER in headers,
     routers=tuple(f"serve.protocols.elevenlabs.{part}routes" for part in ("", "dialogue_", "voice_", "account_")),

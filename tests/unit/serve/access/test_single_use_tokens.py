@@ -1,4 +1,4 @@
-"""Single-use tokens: a browser opens one socket of ElevenLabs' protocol with one, on the quota of the key that fetched it."""
+"""Single-use tokens: a browser opens one socket or sends one request with one, on the quota of the key that fetched it."""
 
 import asyncio
 import json
@@ -12,14 +12,11 @@ from websockets.sync.client import ClientConnection, connect
 from pipeline.store.store import Store
 from serve.access.api_keys import NAMESPACE, Scope
 from serve.access.authentication import Authenticator
-from serve.access.claims import StoreClaims
-from serve.access.idempotency import Idempotency
-from serve.access.resume_tokens import ResumeTokens
-from serve.access.single_use_tokens import TTL_S, SingleUseTokens
+from serve.access.single_use_tokens import TTL_S
 from serve.errors import ApiError
 from tests.support.clock import HeldClock
 from tests.support.elevenlabs_client import Client
-from tests.support.guarded import FREE, add, guarded, ring_of
+from tests.support.guarded import FREE, add, guarded, ring_of, tokens_of
 from tests.support.live_server import Live
 
 PATHS = (
@@ -27,12 +24,6 @@ PATHS = (
     "/v1/text-to-speech/alloy/stream-input?output_format=pcm_24000",
     "/v1/text-to-dialogue/multi-stream-input?output_format=pcm_24000",
 )
-
-
-def tokens_of(store: Store | None, clock: HeldClock | None = None, secret: bytes = b"secret") -> SingleUseTokens:
-    """Those of a replica."""
-    signer, used = ResumeTokens(secret, 0.0), Idempotency(None if store is None else StoreClaims(store))
-    return SingleUseTokens(signer, used) if clock is None else SingleUseTokens(signer, used, clock=clock)
 
 
 def gate(store: Store) -> Authenticator:
@@ -89,6 +80,32 @@ def test_what_is_spoken_is_of_the_quota_and_the_scopes_of_its_key(store: Store) 
         store.delete(NAMESPACE, key_id)
         with guarded(gate(store)) as later:
             assert refusal(later, last) == (401, "invalid_api_key")
+
+
+def test_deepgrams_clients_are_granted_one_in_place_of_a_key(store: Store) -> None:
+    key, _ = add(store)
+    with guarded(gate(store)) as live:
+
+        def granted(sent: str = key, **body: object) -> requests.Response:
+            headers = {"Authorization": f"Token {sent}"}
+            return requests.post(f"{live.url}/v1/auth/grant", json=body or None, headers=headers, timeout=30)
+
+        def spoken(token: str) -> tuple[int, str]:
+            headers = {"Authorization": f"Bearer {token}"}
+            reply = requests.post(f"{live.url}/v1/speak", json={"text": "Hello."}, headers=headers, timeout=30)
+            return reply.status_code, "" if reply.ok else reply.json()["err_code"]
+
+        assert [granted(**body).json()["expires_in"] for body in ({}, {"ttl_seconds": 5}, {"ttl_seconds": 3600})] == [
+            30,
+            5,
+            900,
+        ]
+        assert (granted("ck-wrong").status_code, granted(ttl_seconds=0).status_code) == (401, 400)
+        first, second, brief = (granted(**body).json()["access_token"] for body in ({}, {}, {"ttl_seconds": 0.001}))
+        assert [spoken(token) for token in (first, first, "a.b.c.d", brief)] == [(200, ""), *3 * [(401, "INVALID_AUTH")]]
+        with connect(f"{live.url.replace('http', 'ws')}/v1/speak", subprotocols=["bearer", second]) as socket:
+            assert json.loads(socket.recv(timeout=30))["type"] == "Metadata"
+        assert granted(first).status_code == 401, "a token grants no other one"
 
 
 @pytest.mark.parametrize("change", ["", "x", "x.1.y.z", "....", "a" * 5000, "%C3%A9.9999999999.b.c"])

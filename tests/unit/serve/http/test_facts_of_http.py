@@ -78,11 +78,14 @@ def test_keys_where_the_clients_of_others_send_them(store: Store):
 
 
 def test_an_unknown_path_is_refused_in_the_words_of_its_protocol(live: Live):
-    for path in ("/v1/history", "/v1/pronunciation-dictionaries", "/v1/shared-voices", "/v1/usage/character-stats"):
-        assert requests.get(live.url + path, timeout=60).json()["detail"]["status"] == "not_found"
-    for path in ("/v1/listen", "/v1/projects/x/models", "/v1/auth/grant"):
-        assert requests.get(live.url + path, timeout=60).json()["err_code"] == "NOT_FOUND"
-    assert requests.get(f"{live.url}/v1/nothing", timeout=60).json()["error"]["code"] == "not_found"
+    for path, headers, code in (
+        ("/v1/nothing/at/all", {"xi-api-key": "none"}, lambda body: body["detail"]["status"]),
+        ("/v1/text-to-speech/a/b/c", {}, lambda body: body["detail"]["status"]),
+        ("/v1/listen", {"Authorization": "Token none"}, lambda body: body["err_code"].lower()),
+        ("/v1/auth/grant/x", {}, lambda body: body["err_code"].lower()),
+        ("/v1/nothing", {}, lambda body: body["error"]["code"]),
+    ):
+        assert code(requests.get(live.url + path, headers=headers, timeout=60).json()) == "not_found", path
 
 
 def test_each_protocol_has_its_own_list_of_models(live: Live):

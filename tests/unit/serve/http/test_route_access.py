@@ -67,6 +67,7 @@ ACCESS = {
     ("PUT", "/v1/lexicons/{lexicon_id}"): STORES_TEXT,
     ("DELETE", "/v1/lexicons/{lexicon_id}"): STORES_TEXT,
     ("POST", "/v1/single-use-token/{token_type}"): RouteAccess(frozenset({Scope.SPEECH})),
+    ("POST", "/v1/auth/grant"): RouteAccess(frozenset({Scope.SPEECH})),
     ("POST", "/v1/text-to-speech/{name}"): SPEECH,
     ("POST", "/v1/text-to-speech/{name}/stream"): SPEECH,
     ("POST", "/v1/text-to-speech/{name}/with-timestamps"): SPEECH,

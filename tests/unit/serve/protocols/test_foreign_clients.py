@@ -40,6 +40,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "full": [429, "TOO_MANY_REQUESTS"],
         "with_key": True,
     },
+    "deepgram_granted": {"audio": SECOND, "expires_in": 60.0},
     "deepgram_socket": {"heard": FLUSHED},
     "deepgram_socket_refused": {
         "voice": ["Error", "VOICE_NOT_FOUND", 1008],
@@ -103,10 +104,10 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 
 def is_recorded(scenario: str) -> bool:
-    """False for what takes the time of a pause and for messages with a key: test_conversation_socket.py and
-    test_anteroom.py have these in short.
+    """False for what takes the time of a pause and for messages with a key or a token: test_conversation_socket.py,
+    test_anteroom.py and test_single_use_tokens.py have these in short.
     """
-    return not scenario.endswith(("_idle", "_first_message"))
+    return not scenario.endswith(("_idle", "_first_message", "_granted"))
 
 
 @pytest.mark.nightly
