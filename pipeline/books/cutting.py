@@ -20,7 +20,11 @@ ENOUGH = 120
 MOST = 600
 """longest part; one sentence that is longer is cut at a comma or a space [characters]"""
 
-_CUTS = (re.compile(r".*[;；:：](?=\s|[\u3000-\u9fff])", re.DOTALL), re.compile(r".*(?:[，、]|,(?=\s+\D|$))", re.DOTALL))
+_CUTS = (
+    re.compile(r".*\n", re.DOTALL),
+    re.compile(r".*[;；:：](?=\s|[\u3000-\u9fff])", re.DOTALL),
+    re.compile(r".*(?:[，、]|,(?=\s+\D|$))", re.DOTALL),
+)
 _BORDER = re.compile(r"(?<=\S)(?=\s)|(?<=[\u4e00-\u9fff])(?=[\u4e00-\u9fff])")
 
 

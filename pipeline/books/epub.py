@@ -136,11 +136,8 @@ def _read(files: _Files) -> Book:
         if "id" in item.attrib and "href" in item.attrib
     }
     titles = _contents(files, package, items)
-    read = [
-        items[itemref.get("idref", "")]
-        for itemref in _all(package, "itemref")
-        if itemref.get("linear") != "no" and itemref.get("idref") in items
-    ]
+    refs = [ref for ref in _all(package, "itemref") if ref.get("idref") in items]
+    read = [items[ref.attrib["idref"]] for ref in [ref for ref in refs if ref.get("linear") != "no"] or refs]
     paths = [(item.path, files.path_of(item.path)) for item in read if "nav" not in item.properties]
     missing = tuple(posixpath.basename(path)[:_LONGEST_NAME] for path, real in paths if real is None)
     if missing and len(missing) == len(paths):
@@ -214,12 +211,12 @@ def _chapters(files: _Files, paths: list[str], titles: Mapping[Place, str]) -> I
         blocks = blocks_of(files.read(path))
         ids = {key for block in blocks for key in block.ids}
         own = {fragment: name for (file, fragment), name in titles.items() if file == path}
-        lost = next((name for fragment, name in own.items() if fragment and fragment not in ids), "")
+        lost = [name for fragment, name in own.items() if fragment and fragment not in ids]
         begins = True
         for block in blocks:
-            headings = [own[key] for key in ([""] if begins else []) + block.ids if key in own] or (
-                [lost] if begins and lost else []
-            )
+            headings = [own[key] for key in ([""] if begins else []) + block.ids if key in own]
+            headings = headings or [name for name in lost if block.level and _is_same(block, name)] or lost[: int(begins)]
+            lost = [name for name in lost if name not in headings[:1]]
             if headings or (begins and not has_contents):
                 if title or paragraphs:
                     yield Chapter(title, tuple(paragraphs))

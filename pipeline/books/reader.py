@@ -17,6 +17,7 @@ from pipeline.books.book import Book, Pauses, has_cues, read_cues, read_plain, s
 from pipeline.books.dialogue_parts import PartsOfTurn, dialogue_parts
 from pipeline.books.epub import read_epub
 from pipeline.books.markdown import read_html, read_markdown
+from pipeline.books.page import decoded
 from pipeline.books.question import CPU_LIMIT_S, MEMORY_LIMIT, Document, Question
 from pipeline.books.script import Script
 from pipeline.books.ssml_cutting import ssml_parts
@@ -41,6 +42,7 @@ _OTHERS = (
     (re.compile(rb".{60}BOOKMOBI", re.DOTALL), "a book for Kindle"),
 )
 
+_BINARY = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\x80-\x9f\ufffd]")
 _ZIP = b"PK\x03\x04"
 
 
@@ -70,7 +72,9 @@ def read_document(question: Question) -> Document:
     try:
         text = content.decode()
     except UnicodeDecodeError:
-        raise InvalidDocument("the file is neither an EPUB, nor HTML, nor text in UTF-8", param="file") from None
+        text = decoded(content)
+        if question.file is None or not text or _BINARY.search(text):
+            raise InvalidDocument("the file is neither an EPUB, nor HTML, nor text in UTF-8", param="file") from None
     if question.kind == "turns":
         return _of_turns([PartsOfTurn(**turn) for turn in json.loads(text)], question, "turns")
     _check_length(len(text), question)

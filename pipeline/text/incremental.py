@@ -11,10 +11,11 @@ the sentence is read. That is where all of this holds:
     end      . ! ? with white space behind, 。 or ！？ behind a Chinese character, or the end of a line; closing quotes and
              brackets may stand between, but not behind a dot within a line
     before   at least LEAST_WEIGHT letters; before a single dot no letter alone, no abbreviation, no one to three digits; a word
-             before several dots, which are a prompt where they begin a line; no line that may be one of a list or a table
+             before several dots, which are a prompt where they begin a line; no line that may be of a list or begin a table
     after    a letter, behind opening quotes and brackets but [: a small one only after 。！？, no capital before another one,
              after several dots only a capital, after the end of a line without a sign no capital alone
-    around   no tag, link or code that is still open, no element of which nothing is spoken, no line that goes on in the next
+    around   no tag, link or code that may still be open, no element of which nothing is spoken, no row of a table, no line that
+             goes on in the next
 
 So a sentence waits for two characters of the next one, and everything that is in doubt waits for the next end or the flush: a
 number, an abbreviation, markup, half an emoji. What stands before a part is known where it is read: the length of its line, an
@@ -49,6 +50,9 @@ _TELLING = _SIGNS | _SPACES | frozenset("<>()")
 _LONGEST_TAG = 60
 _LONGEST_LINE = 400
 _LONGEST_MARKUP = 6000  # characters; the normaliser reads none that is longer
+_LONGEST_TARGET = 400  # in a tag or a link
+_LONGEST_CODE = 60  # in a line
+_LONGEST_FENCE = 1000
 _ABBREVIATIONS = frozenset(word_list("abbreviated"))
 """words whose dot the normaliser does not read as the end of a sentence"""
 _LONGEST_ABBREVIATION = max(map(len, _ABBREVIATIONS))
@@ -156,8 +160,12 @@ class _Scan:
     """the last ]("""
     bracket: int = -1
     """the last )"""
-    fences: int = 0
-    """of code, up to `known`"""
+    fence: int = 0
+    """behind the line of the last fence of code"""
+    is_fenced: bool = False
+    """that fence begins a block"""
+    row: int = 0
+    """the first line that was not looked at for that"""
     silent: str = ""
     """the element that is open and of which nothing is spoken"""
 
@@ -238,7 +246,22 @@ class _Scan:
 
     def move(self, places: int) -> None:
         """Has the text begin so many characters later."""
-        for name in ("at", "begin", "start", "signs", "gap", "stop", "letter", "known", "less", "greater", "link", "bracket"):
+        for name in (
+            "at",
+            "begin",
+            "start",
+            "signs",
+            "gap",
+            "stop",
+            "letter",
+            "known",
+            "less",
+            "greater",
+            "link",
+            "bracket",
+            "fence",
+            "row",
+        ):
             setattr(self, name, getattr(self, name) - places)
 
     def _note(self, text: str, place: int) -> None:
@@ -271,11 +294,37 @@ class _Scan:
         return signs[-1] != "." or self.signs == self.gap
 
     def _goes_on(self, text: str) -> bool:
-        """True if the end is one of a single line, in a sentence that goes on behind it."""
+        """True if the end is inside a row, or one of a single line, in a sentence that goes on behind it."""
         first = max(self.begin, self.start - _LONGEST_LINE)
-        line = ((self.line if first == self.begin else "") + text[first : self.gap]).rpartition("\n")[2]
-        is_single = text.count("\n", self.gap, self.stop) == 1
+        before, _, line = ((self.line if first == self.begin else "") + text[first : self.gap]).rpartition("\n")
+        is_row = "|" in before.rpartition("\n")[2]
+        if not self.has_line_end:
+            return is_row
+        is_single = text.count("\n", self.gap, self.stop) == 1 and not (is_row and "|" in line)
         return is_single and (is_short(line) or "|" in line or goes_on(line, text[self.at : self.at + 2]))
+
+    def _is_open(self, text: str, opening: int, closing: int, mark: str) -> bool:
+        """True if a tag, a comment or a link's target that begins at `opening` may go on; one with blanks has `mark`."""
+        if opening <= closing or opening < self.begin:
+            return False
+        inner, length = text[opening : min(self.start, opening + _LONGEST_TARGET)], self.start - opening
+        if inner.startswith("<!--"):
+            return length < _LONGEST_MARKUP
+        is_near = length < _LONGEST_TARGET and (inner[1:2].isalpha() or inner[1:2] in ("(", "/", "|", "!", "?"))
+        return is_near and (mark in inner or not any(map(str.isspace, inner)))
+
+    def _is_code(self, text: str) -> bool:
+        """True in code that may go on behind the end: between fences, or between ticks of its line."""
+        while (stop := text.find("\n", max(self.row, self.known), self.stop)) >= 0:
+            if self.row >= self.begin and _is_fence(text[self.row : stop]):
+                self.fence, self.is_fenced = stop, not self.is_fenced
+            self.row = stop + 1
+        if self.is_fenced and self.start - self.fence < _LONGEST_FENCE:
+            return True
+        first = max(self.begin, self.start - _LONGEST_LINE)
+        line = text[max(first, text.rfind("\n", first, self.start)) : self.start]
+        _, tick, inner = line[-_LONGEST_CODE:].rpartition("`")
+        return tick != "" and line.count("`") % 2 == 1 and not inner[:1].isspace()
 
     def _is_whole(self, text: str, signs: str) -> bool:
         """True if the text before the end has words, nothing in it is open, and it does not need what follows."""
@@ -283,20 +332,26 @@ class _Scan:
         place = self.start - 1
         while place > self.known and not text[place].isalpha():
             place -= 1
-        self.fences += text.count("```", max(self.known - 1, 0), self.start)
+        is_code = self._is_code(text)
         self.letter, self.known = max(place, self.letter) if place > self.known else self.letter, self.start - 1
-        if self.silent or self.fences % 2 or (self.has_line_end and self._goes_on(text)):
+        if self.silent or is_code or self.letter < first or self._goes_on(text):
             return False
-        begin = max(self.begin, self.start - _LONGEST_LINE)
-        if text.count("`", max(begin, text.rfind("\n", begin, self.start)), self.start) % 2:
-            return False
-        if self.letter < first or max(self.less, first - 1) > max(self.greater, first - 1):
-            return False
-        if max(self.link, first - 1) > max(self.bracket, first - 1):
+        if self._is_open(text, self.less, self.greater, "=") or self._is_open(text, self.link, self.bracket, '"'):
             return False
         if not signs:
             return text[self.start - 1].isalpha()
         return signs != "." or not _needs_more(text[max(first, self.start - _LONGEST_ABBREVIATION - 2) : self.start])
+
+
+def _is_fence(line: str) -> bool:
+    """True for a line that is a fence of code, with a word behind it or none."""
+    line = line.strip()
+    return (
+        line.startswith("```")
+        and line.isascii()
+        and len(line) < _LONGEST_TAG
+        and not set(line.lstrip("`").strip()) & {" ", "`"}
+    )
 
 
 def _needs_more(ending: str) -> bool:

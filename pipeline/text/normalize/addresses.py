@@ -99,7 +99,7 @@ def _mention(match: Match, language: Language) -> Outcome:
 
 
 def _hashtag(match: Match, language: Language) -> Outcome:
-    if _COLOUR.fullmatch(match[0]) or match["name"].startswith(("键", "号键")):
+    if _COLOUR.fullmatch(match[0]) or match["name"].startswith(("键", "号键")) or before(match, 1) == "按":
         return None  # a colour; a key of a telephone
     if _NUMBERED_BEFORE.search(before(match, 16)) and re.match(r"[A-Z]{1,4}(?:\d|$)", match["name"]):
         return None  # Order #A10

@@ -18,7 +18,8 @@ _DAY = r"(?P<day>3[01]|[12]\d|0?[1-9])"
 _MONTH = r"(?P<month>1[0-2]|0?[1-9])"
 _YEAR = r"(?P<year>1[1-9]\d\d|20\d\d)"
 # The dot after p.m is a stop at the end of a sentence.
-_HALF = r"(?:\s?(?P<half>[AaPp])(?:[Mm]\b|\.[Mm]\.(?=\s?[a-z0-9,;:)–—-])|\.[Mm]\b))"
+_BEHIND_HALF = r"(?=\s?[a-z0-9,;:)–—-]|\s(?:[MTWFS][a-z]{2,5}day|[ECMP][SD]?T|GMT|UTC)\b)"
+_HALF = rf"(?:\s?(?P<half>[AaPp])(?:[Mm]\b|\.[Mm]\.{_BEHIND_HALF}|\.[Mm]\b))"
 
 _ABOUT = re.compile(r"(?:近|约|超过|过去|长达|大约|将近|至少|历时|历经|上下|整整|有着?|了)$")
 _LONG_AFTER = re.compile(r"\s?年(?:来|间|历史|的历史|以上|左右|之久|前|后|多)")

@@ -34,7 +34,7 @@ CODE_BEFORE = re.compile(
     r"reservation|verification|code|pin|passcode|password|otp|id|ssn|zip|postcode|policy|members?(?:hip)?|licen[cs]e|serial|"
     r"sku|upc|ean|vin|imei|isbn|issn|ext\.?|extension|p\.?o\.? box|area code|customer|employee|student|badge|batch|lot|part|"
     r"item|model|parcel|shipment|package|claim|patient|record|docket|receipt|transaction|user|ending in|token|passport|"
-    r"sort code|iban|routing|meter|plate|doi|pmid|bug|issue|article number|catalog|phone|ph\.?|tel\.?|"
+    r"(?:card|account) ending|sort code|iban|routing|meter|plate|doi|pmid|bug|issue|article number|catalog|phone|ph\.?|tel\.?|"
     r"mobile|cell|whatsapp)" + _LINK,
     re.IGNORECASE | re.ASCII,
 )
@@ -62,7 +62,8 @@ _BIBLE = (
     "Romans|Corinthians|Galatians|Ephesians|Philippians|Colossians|Thessalonians|Timothy|Titus|Philemon|Hebrews|James|Peter|"
     "Jude|Revelation|Quran|Surah"
 )
-_BOOK_BEFORE = re.compile(rf"\b(?:{_BIBLE})\s$", re.ASCII)
+_SHORT_BOOKS = word_table("book")
+_BOOK_BEFORE = re.compile(rf"\b(?:{_BIBLE}|(?:{alternatives(_SHORT_BOOKS)})\.?)\s$", re.ASCII)
 _STREET = (
     "Street|Avenue|Road|Drive|Lane|Boulevard|Court|Place|Terrace|Square|Way|Circle|Highway|Parkway|Plaza|Row|Crescent|Close|"
     "Broadway|St|Ave|Av|Rd|Dr|Ln|Blvd|Ct|Pl|Sq|Hwy|Pkwy"
@@ -256,7 +257,10 @@ RULES: list[Rule] = [
     ),
     numeric("a", rf"(?<=[a-z.], )(?P<state>{alternatives(_STATES)})\.?\s(?P<zip>\d{{5}}(?:-\d{{4}})?){_EDGE}", (_zip, None)),
     rule("a", rf"(?<=[a-z], )(?P<state>{alternatives(_SURE_STATES)})(?![A-Za-z0-9]|\s?\d)", _state),
-    numeric("0", r"(?<=\w\s)(?P<chapter>\d{1,3}):(?P<verse>\d{1,3})(?:[-–](?P<last>\d{1,3}))?(?!:?\d)", _verse),
+    rule(
+        "a", rf"{NOT_IN_WORD}(?P<word>{alternatives(_SHORT_BOOKS)})\.?(?=\s\d{{1,3}}:\d)(?!.{{0,6}}\s?[ap]\.?m)", _SHORT_BOOKS
+    ),
+    numeric("0", r"(?<=[\w.]\s)(?P<chapter>\d{1,3}):(?P<verse>\d{1,3})(?:[-–](?P<last>\d{1,3}))?(?!:?\d)", _verse),
     numeric("0", r"(?P<digits>\d{3})(?P<clauses>(?:\([a-z0-9]\)){1,3})", _clause),
     numeric("0", rf"(?<!\d)(?<!\d[.,-])\d{{8,15}}{_EDGE}", _long),
 ]

@@ -19,7 +19,7 @@ _CLOCK_BEFORE = re.compile(
 )
 _LENGTH_BEFORE = re.compile(
     r"(?:时长|用时|耗时|历时|成绩|长度|总长|片长|配速|纪录|记录|跑出|完赛|跑进|"
-    r"\b(?:duration|length|runtime|running time|elapsed|pace|split|lap|best|record|pb|time of|finished in|ran in|clocked)"
+    r"\b(?:duration|length|runtime|running time|elapsed|pace|split|lap|best|record|pb|time of|in|clocked)"
     r"(?:\s(?:is|was|of))?)[为是达:]?\s?$",
     re.IGNORECASE,
 )

@@ -31,7 +31,7 @@ class Edit(NamedTuple):
 _ATTRIBUTE = r"\s{1,9}[\w:@.-]{1,60}(?:\s?=\s?(?:\"[^\"<>]{0,400}\"|'[^'<>]{0,400}'|[^\s\"'<>=]{1,200}))"
 _SHAPES = (
     ("code", r"(?P<ticks>`{1,3})(?!`)[^`\n]{1,300}(?P=ticks)(?!`)"),
-    ("raised", r"<sup>(?P<power>[^<>\n]{1,12})</sup>|(?<=[A-Za-z0-9)])\^(?P<power_2>[0-9n+-]{1,6})\^"),
+    ("raised", r"<sup>(?P<power>[^<>\n]{1,12})</sup>|(?<=[A-Za-z0-9)])\^(?P<power_2>[0-9n+-]{1,6}|st|nd|rd|th)\^"),
     ("pause", r"<break\b[^<>]{0,100}>|<#\d{1,4}(?:\.\d{1,3})?#>|\[\[slnc \d{1,6}\]\]"
      r"|\[(?:pause|break|silence|wait)(?:[:= ]\s?\d{1,5}(?:\.\d{1,3})?\s?(?:ms|s|sec|seconds)?)?\]"
      r"|\[(?:uv_break|v_break|lbreak|llbreak|break_\d)\]"),
@@ -44,17 +44,17 @@ _SHAPES = (
      r"|\[(?:citation needed|clarification needed|better source needed|who\?|when\?|来源请求|(?:note|注)\s?\d{1,2})\]"
      r"|(?<=[a-z.,;)”\"])\[[a-hj-rt-z]\](?![A-Za-z(])|(?<=\])\[[^\[\]\n]{0,80}\]"),
     ("cited", r"(?<=[A-Za-z,.;:)”\"’])[ ]\[\d{1,3}(?:\s?[,;–-]\s?\d{1,3}){0,6}\](?=[\s.,;:)]|$)"),
-    ("brace", r"[ ]?\{[#.:][\w .#=:\"'-]{1,120}\}"),
+    ("brace", r"[ ]?\{[#.:][\w .#=:\"'-]{1,120}\}|\{\{[<%][^{}\n]{1,200}[>%]\}\}|\{%[^{}\n]{1,200}%\}"),
     ("pair", r"(?<![=\w])==(?=[^\s=])(?P<marked>[^=\n]{1,200})(?<=\S)==(?![=\w])"
      r"|(?<![+\w])\+\+(?=[^\s+])(?P<inserted>[^+\n]{1,200})(?<=\S)\+\+(?![+\w])"
      r"|(?<=[A-Za-z0-9)])~(?P<lowered>[0-9A-Za-z+-]{1,6})~(?!~)"),
     ("face", r"(?<![^\s\u4e00-\u9fff.,!?。，！？~])(?:[:;]['^-]?(?:[DPpOo3*|\\/]|[)(]{1,3})|=[)(DP]|[xX]D{1,3}|:'\(|</?3{1,2})"
-     r"(?![\w/])|(?<![\w^(])(?:\^[_.-]?\^|[TQ]_+[TQ]|[oO0]_+[oO0]|>_+<|-_+-|u_u|[xX]_[xX]|;_;|=_=|¯\\?_\(ツ\)_/¯|ಠ_ಠ)(?![\w^])"
+     r"(?![\w/])|(?<![\w^(])(?:\^[_.-]?\^|[TQ]_+[TQ]|[oO0]_+[oO0]|>_+<|-_+-|u_u|[xX]_[xX]|Q[AaWw]Q|[oO]rz|;_;|=_=|¯\\?_\(ツ\)_/¯|\\[oOm0]/|ಠ_ಠ)(?![\w^])"
      r"|(?<!\\)[(（](?P<face>[^()（）\n]{3,14})[)）][╯︵┻━ノヽ彡]{0,8}"),
 )  # fmt: skip
 _MARKDOWN = frozenset(["note", "cited", "brace", "pair", "face"])
 _SHAPE = re.compile("|".join(f"(?P<{name}_shape>{pattern})" for name, pattern in _SHAPES))
-_MAY_BE = re.compile(r"[<\[【`=~^{:;+(（_]|XD|xD")
+_MAY_BE = re.compile(r"[<\[【`=~^{:;+(（_\\]|XD|xD|Q[AaWw]Q|orz|Orz")
 _QUOTED = re.compile(r"\s+[\w:.-]+\s?=\s?[\"']")
 _FLAGS = [
     "",
@@ -206,11 +206,14 @@ def _line_ends(source: str) -> Iterator[Edit]:
     edges = [0, *(end.end() for end in ends)]
     lines = [source[begin : end.start()] for begin, end in zip(edges, ends, strict=False)] + [source[edges[-1] :]]
     lists, ended = _lists(lines), _ended(lines)
+    rows = {number for number in range(1, len(lines)) if "|" in lines[number - 1] and "|" in lines[number]}
     for number, (end, before, after) in enumerate(zip(ends, lines, lines[1:], strict=False)):
         quote = _QUOTE.match(after) if _QUOTE.match(before) else None
         rest = after[quote.end() :] if quote else after
         if not before.strip() or not rest.strip() or _STRUCTURE.match(rest) or _APART.match(before):
             continue
+        if not rows.isdisjoint((number, number + 1, number + 2)):
+            continue  # one of a table
         stop = end.end() + (quote.end() if quote else 0)
         if before[-1] in "-\u00ad‐" and before[-2:-1].isalpha() and rest[0].islower():
             last = re.split(r"[\s-]", before[:-1][-24:])[-1]

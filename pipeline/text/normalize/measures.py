@@ -81,7 +81,7 @@ def _coordinate(match: Match, language: Language) -> Outcome:
 
 
 def _unit(match: Match, language: Language) -> Outcome:
-    symbol = match["unit"]
+    symbol = match["unit"].strip()
     if symbol == "m" and language == "en" and _MILLIONS_AFTER.match(match.string, match.end()):
         return unit_words(match, ("million", "million", ""), language)
     if symbol == "w" and language == "en":
@@ -198,5 +198,11 @@ RULES: list[Rule] = [
         _unit,
         "units",
     ),
-    rule("0-", rf"{MINUS}(?P<low>{NUMBER})(?:{TO}(?P<high>{NUMBER}))?(?P<unit>{_CLOSE}){EDGE}(?!\.[A-Za-z])", _unit, "units"),
+    rule(
+        "0-",
+        rf"{MINUS}(?P<low>{NUMBER})(?:{TO}(?P<high>{NUMBER}))?"
+        rf"(?P<unit>{_CLOSE}| m(?= (?:tall|long|wide|deep|high|away|apart|thick)\b)){EDGE}(?!\.[A-Za-z])",
+        _unit,
+        "units",
+    ),
 ]

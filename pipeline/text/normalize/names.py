@@ -153,7 +153,7 @@ DOTTED: list[Rule] = [rule("0", r"\d{1,5}(?:\.\d{1,5}){2,7}(?!\.?\d)", _dotted, 
 NAMES: list[Rule] = [  # behind them
     rule(
         "a",
-        rf"{NOT_IN_WORD}(?P<v>[vV]|[Vv]er(?:sion)?)\.?\s?(?P<number>\d{{1,5}}(?:\.\d{{1,5}}){{0,5}})(?![\dA-Za-z])",
+        rf"{NOT_IN_WORD}(?P<v>[vV]|[Vv]er(?:sion)?)\.?\s?(?P<number>\d{{1,5}}(?:\.\d{{1,5}}){{0,5}})(?![\dA-Za-z]|\.\d)",
         _version,
         "numbers",
     ),

@@ -10,14 +10,18 @@ import re
 from pipeline.text.normalize.numbers import english, fraction, integer, number, ordinal, pairs, plural_of, roman, spell, year
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import COUNTED_AFTER, EDGE, NUMBER, TO
-from pipeline.text.normalize.rule import Match, Outcome, Rule, after, alternatives, before, numeric, rule
+from pipeline.text.normalize.rule import Drop, Match, Outcome, Rule, after, alternatives, before, numeric, rule
 from pipeline.text.normalize.tables import row_table
 from pipeline.text.normalize.words import MEASURES, NUMBERED, REGNAL, SCALES, STROKES
 
 _MEASURE = re.compile(rf" ?(?:{alternatives(MEASURES)}|{STROKES})")
 _VULGAR = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 _VULGAR_PARTS = row_table("vulgar")
-_RAISED_BEFORE = re.compile(r"[)\]α-ωΑ-Ω]$")
+_RAISED_BEFORE = re.compile(r"(?:[)\]α-ωΑ-Ω]|(?<![A-Za-z])(?:[A-Za-z]{2}|sin|cos|tan|log))$")
+_NOTED = re.compile(
+    r"(?:[a-z]{3}(?<!sin)(?<!cos)(?<!tan)(?<!log)(?<!mol)(?<!rad)|[a-z\u4e00-\u9fff]?[.,;:!?。，；：！？、\"']|[\u4e00-\u9fff](?<!米))$"
+)
+"""what stands before the mark of a note"""
 _NUMBERED_LIST = re.compile(
     rf"\b(?i:{alternatives(NUMBERED)})s?\s[IVXLivxl]{{1,7}}(?:(?:,| and| or| to|, and| &|[-–])\s?[IVXLivxl]{{1,7}}){{0,8}}"
     r"(?:,| and| or| to|, and| &|[-–])\s?$",
@@ -55,7 +59,11 @@ def _range(match: Match, language: Language) -> Outcome:
         return f"{number(low, 'zh')}比{number(high, 'zh')}"
     if values[0] >= values[1] or (low[0] == "0" and len(low) > 1 and "." not in low):
         return None
-    if (len(low), len(high)) in ((3, 4), (3, 8), (4, 8), (4, 7)) and not _MEASURE.match(match.string, match.end()):
+    if (
+        (len(low), len(high)) in ((3, 4), (3, 8), (4, 8), (4, 7))
+        and "." not in low
+        and not _MEASURE.match(match.string, match.end())
+    ):
         return None  # a telephone number
     if language == "en":
         return f"{number(low, 'en')} to {number(high, 'en')}"
@@ -149,7 +157,9 @@ def _power(match: Match, language: Language) -> Outcome:
 
 
 def _superscript(match: Match, language: Language) -> Outcome:
-    if match[0] in ("²", "³") and _RAISED_BEFORE.search(before(match, 1)):
+    if _NOTED.search(before(match, 4)):
+        return Drop("markup")
+    if match[0] in ("²", "³") and _RAISED_BEFORE.search(before(match, 4)):
         return {"²": ("squared", "的平方"), "³": ("cubed", "的立方")}[match[0]][language == "zh"]
     return integer(match[0].translate(_SUPERSCRIPTS), language)
 
@@ -331,7 +341,11 @@ RULES: list[Rule] = [
     ),
     numeric("a", rf"(?P<name>{alternatives(REGNAL)})\s(?P<roman>[IVX]{{1,6}})(?P<own>'s)?(?!'?[A-Za-z])", _roman_monarch),
     numeric("+", r"(?<=\d)\+(?=[\u4e00-\u9fff])", (None, "多")),
-    numeric("0", r"(?P<number>\d{1,20}(?:\.\d{1,20})?)[eE](?P<exponent>[+-]?\d{1,3})(?![\dA-Za-z]|\.\d)", _scientific),
+    numeric(
+        "0",
+        r"(?!0\d)(?P<number>\d{1,20}(?:\.\d{1,20})?)[eE](?P<exponent>[+-]?\d{1,3})(?![\dA-Za-z]|\.\d|-\d*[A-Za-df-z])",
+        _scientific,
+    ),
     numeric("~", r"~\s?(?=[$€£¥]?\d)", ("about", "约")),
     numeric("-", r"-(?=[$€£¥]?(?:\d|\.\d))(?<![\wα-ωΑ-Ω)\]%.]-)", ("minus", "负")),
     numeric(
@@ -341,7 +355,9 @@ RULES: list[Rule] = [
     ),
     numeric("*", r"(?:(?<=\d)|(?<=\d\s)|(?<=\d[A-Za-z])|(?<=\d[A-Za-z]{2}))\*(?=\s?\d)", ("times", "乘")),
     numeric(
-        "<>=!-", r"(?P<sign><=|>=|!=|==|->|=>|(?<=[\d\w)]\s)[<>](?=\s[\d\w(.-])|(?<=\d)[<>](?=\d)|[<>](?=\s?[.-]?\d))", _less
+        "<>=!-",
+        r"(?P<sign><=|>=|!=|==|->|=>|(?<=[\d\w)]\s)[<>](?=\s[\d\w(.-])|(?<=\d)[<>](?=\d)|[<>](?=\s?[$€£¥]?[.-]?\d))",
+        _less,
     ),
     numeric(".", r"(?<![\w.])\.(?P<places>\d{1,20})", _point),
 ]

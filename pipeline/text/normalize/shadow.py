@@ -20,13 +20,14 @@ _SPELLING = re.compile(
     r"(?P<points>\d{1,3}(?:\.\d{3}){2,5}(?:,\d{1,2})?|\d{1,3}\.\d{3},\d\d?)(?![\d.,]*\d)"
     r"|(?P<apostrophes>\d{1,3}(?:'\d{3}){1,5}(?:\.\d{1,2})?)(?!['.]?\d)"
     r"|(?P<blanks>[1-9]\d{0,2}(?: \d{3}){1,5})(?![\d:/-]| \d|[.,]\d{3,}|-\d)"
-    r"|(?P<comma>\d{1,3},\d\d?)(?=\s?(?:kg|km|cm|mm|m|g|l|ml|°C|%|€|EUR|euros?)(?![A-Za-z0-9]))"
+    r"|(?P<comma>\d{1,3},\d\d?)(?=\s?(?:kg|km|cm|mm|m|g|l|ml|°C|%|€|EUR|euros?|million|billion|percent|hours?|points?|degrees)(?![A-Za-z0-9]))"
     r"|(?P<span>(?:0?[6-9]|1\d|2[0-3])\.[0-5][05]\s?[-–]\s?(?:0?[6-9]|1\d|2[0-3])\.[0-5][05])"
     r"(?=\s?(?:[.,;:!?)](?!\d)|$|\n|(?:daily|on|every|and|or|each|[MTWFS][a-z]{2})\b))"
+    r"|(?P<halves>(?:[01]?\d|2[0-4])\.[0-5]\d\s?(?:[-–]|to|until|and)\s?(?:[01]?\d|2[0-4])\.[0-5]\d)"
+    r"(?=\s?(?:[AaPp]\.?[Mm]\b|o'clock|hrs\b))"
     r"|(?P<hours>[01]?\d|2[0-4])(?P<point>\.)(?P<minutes>[0-5]\d)"
     r"(?=\s?(?:[AaPp]\.?[Mm]\b|o'clock|hrs\b|(?:on|this|every) [A-Z][a-z]{2,5}day|tonight|tomorrow|sharp|"
-    r"in the (?:morning|afternoon|evening)"
-    r"|\s?[-–]\s?\d{1,2}\.[0-5]\d\s?(?:[AaPp]\.?[Mm]\b|o'clock|hrs\b)))"
+    r"in the (?:morning|afternoon|evening)))"
     r")",
     re.ASCII,
 )
@@ -55,7 +56,7 @@ def _simplified(text: str) -> str:
 
 def _one_spelling(match: re.Match[str]) -> str:
     written = match[0]
-    if match["span"]:
+    if match["span"] or match["halves"]:
         return written.replace(".", ":")
     if match["point"]:
         return f"{match['hours']}:{match['minutes']}"

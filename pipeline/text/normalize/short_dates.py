@@ -26,7 +26,7 @@ _MAYBE_BEFORE = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _DATE_AFTER = re.compile(
-    r"\s?(?:(?:at|@)\s\d|\d{1,2}:\d\d|放假|截止|开始|之?前|出发|举行|上线|发布|开幕|开售|到货|到期|到\d{1,2}/\d|起|当天|晚|上午|下午|-\d{1,2}/\d)",
+    r"\s?(?:(?:at|@)\s\d|\d{1,2}:\d\d|放假|截止|开始|之?前|出发|举行|上线|发布|开幕|开售|到货|到期|到\d{1,2}/\d|起|当天|上映|开播|播出|开学|公布|生效|晚|上午|下午|-\d{1,2}/\d)",
     re.ASCII,
 )
 _KNOWN_DAYS = ("12/24", "12/25", "12/31", "10/31")
@@ -66,10 +66,10 @@ def _short_year(match: Match, language: Language) -> Outcome:
         years, month, day = match["first"], second, third
         if len(years) == 2 and _is_day(month, day):
             return f"{spell(years, 'zh')}年{date_words('', month, day, 'zh')}"
-        return None
+        return _counts(match, language)
     month, day = (second, first) if first > 12 else (first, second)
     if not _is_day(month, day) or len(match["third"]) != 2:
-        return None
+        return _counts(match, language)
     return date_words(f"{20 if third < 70 else 19}{match['third']}", month, day, "en")
 
 
@@ -100,7 +100,7 @@ RULES: list[Rule] = [
         _month_day,
         "dates",
     ),
-    rule("0", rf"(?<![\d.])\d{{1,2}}\.\d{{1,2}}(?=[\"'”’]?(?:{_EVENTS}))", _memorial, "dates"),
+    rule("0", rf"(?<![\d./])(?:\d{{1,2}}[./]\d{{1,2}}|[1-9][0-3]\d)(?=[\"'”’]?(?:{_EVENTS}))", _memorial, "dates"),
     rule("0", r"(?<![\d.•])(?:1[0-2]|[1-9])•(?:3[01]|[12]\d|[1-9])(?![\d.•])", _memorial, "dates"),
     rule(
         "a", r"(?<![A-Za-z0-9])T-(?P<seconds>\d{1,3})(?=\s(?:second|minute|hour|day|and)|\s?[:.,!]|\s?$)", _countdown, "numbers"

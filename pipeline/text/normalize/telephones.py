@@ -64,7 +64,8 @@ _NUMBER_BEFORE = re.compile(
 RULES: list[Rule] = [  # before dates and quantities, which look similar
     rule(
         "*#",
-        r"[*#](?=(?:号)?键)|(?:(?<=press )|(?<=Press )|(?<=then )|(?<=push )|(?<=dial ))[*#](?![*\w])|[*#]{1,2}\d[\d*#]{0,20}#",
+        r"[*#](?=(?:号)?键)|(?<=按)[*#](?!\d)|(?:(?<=press )|(?<=Press )|(?<=then )|(?<=push )|(?<=dial ))[*#](?![*\w])|"
+        r"[*#]{1,2}\d[\d*#]{0,20}#",
         _keys,
         "numbers",
     ),

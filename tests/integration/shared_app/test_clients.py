@@ -163,6 +163,24 @@ def test_words_as_they_are_written_have_the_bytes_of_http(service: Service, late
     assert whole == service.speak(input="".join(SENTENCES), latency=latency).content
 
 
+def test_a_part_is_read_as_the_rest_of_its_line_and_a_tick_alone_keeps_nothing_back(service: Service):
+    parts = (
+        "Press the ` key of the machine now. ",
+        "All of us were tired and hungry by then. ",  # with it, the line is so long that the next word had no room in it
+        "We took the red car\nDown to the harbour we went.",
+    )
+    text = "".join(parts)
+    with opened(service) as socket:
+        say(socket, "open", sentences=True, speech=SPEECH)
+        for place in range(0, len(text), 7):
+            say(socket, "text", text=text[place : place + 7])
+        say(socket, "close")
+        events = heard_until(socket, "closed")
+    assert [text[slice(*event["characters"])] for event in events if event["type"] == "started"] == list(parts)
+    audio = b"".join(base64.b64decode(event["audio"]) for event in events if event["type"] == "audio" and event["part"] == 2)
+    assert audio == service.speak(input=parts[2].replace("\n", " ")).content != service.speak(input=parts[2]).content
+
+
 @pytest.mark.on_ray
 def test_an_interruption_and_a_client_that_leaves_free_the_slots(service: Service):
     for leaves in (False, True):

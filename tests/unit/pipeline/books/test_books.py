@@ -32,6 +32,7 @@ from pipeline.books.track import Track
 from pipeline.child import ChildFailed, WarmChild
 from pipeline.errors import InvalidDocument, InvalidRequest, InvalidSsml, NoSpeakableText, TextTooLong
 from pipeline.text.markup.ssml import parse
+from pipeline.text.normalize import normalize
 from tests.support.books import NAV, ONE, PAGE, epub, package, picture
 
 LONG = ["a" * 900 + " ", "yes, " * 200]
@@ -57,6 +58,13 @@ def test_a_long_sentence_is_cut_beside_a_phrase(phrase: str):
     for count in range(54, 60) if phrase.endswith("日") else range(90, 120):
         long = f"{filler * count}{phrase} {filler * 60}."
         assert any(phrase in part for part in cut_paragraph(long)), count
+
+
+def test_a_table_is_cut_between_its_rows():
+    rows = [f"Ann{n} | She came late, and so did he. Then she left: early, at {n} pm | {n}" for n in range(40)]
+    table = "\n".join(["Name | Note | Age", "--- | --- | ---", *rows])
+    assert [row for part in cut_paragraph(f"{table}\nThat is all.") for row in part.split("\n")][2:-1] == rows
+    assert [normalize(part).text for part in cut_paragraph("P1|x, y|1\nP2|z|2")] == ["P one, x, y, one. P two, z, two"]
 
 
 def test_parts_are_whole_sentences():
@@ -381,6 +389,7 @@ QUESTIONS = {
     "script": asked("Ann: One.\nBob: Two.\nthree.", "script", cast={"Ann": {"voice": "calm"}, "Bob": {"seed": 1}}),
     "turns": asked('[{"text":"One.","own":{"seed":1},"speaker":"A"},{"text":"Two.","gap_ms":7}]', "turns"),
     "a file": asked("\ufeffOne.\r\n\r\nTwo.", file="a.txt"),
+    **{name: asked("船是红色的，我们都在这里。\n\n海很平静。".encode(name), file="a.txt") for name in ("gb18030", "utf-16")},
     "an EPUB": asked(epub(), file="a.epub"),
     "a page": asked("<html><p>One.<p>Two.", file="a.htm"),
     "subtitles": asked(

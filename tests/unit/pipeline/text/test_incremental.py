@@ -29,6 +29,7 @@ WORDS = (
     *("**bold**", "`code`", "# title", "<b>", "</b>", "<br/>", "<!-- no.", "-->", "[link](https://a.com/b?c=d.)", "&amp;"),
     *("https://example.com/a?b=c.d", "me@example.com", "@who", "#tag", "…", "...", "(so", "so)", '"', "“", "”", "'"),
     *("😀", FAMILY, ENGLAND, "👍🏽", "1️⃣", "\u0301", "\u200b", "[laugh]", "\ufffd", "```"),
+    *("a | b", "Pear|2", "| x | y |", "--- | ---", "`", "```sh\n", "\n```\n", "a < b", "x<y", "](a", "<b class='x", "|x| = 3"),
     *("你好", "今天天气很好", "三百", "他说", "“走吧", "A股", "3月5日", "一、二"),
 )
 ENDS = (
@@ -250,14 +251,22 @@ def is_certain(text: str, begin: int, end: re.Match[str], following: str) -> boo
     word, number = re.search("[A-Za-z]+$", sentence), re.search(r"(?<!\d)\d{1,3}$", sentence)
     line = text[text.rfind("\n", 0, start) + 1 : end.start("gap") if signs else start]
     is_single = text.count("\n", start, end.end()) == 1
-    tags = re.sub("<!--.*?-->|<!--.*", lambda found: ">" if found[0].endswith("-->") else "<", sentence, flags=re.DOTALL)
+    row = text[max(begin, start - 400) : start].rpartition("\n")[2]
+    above = text[:start].rpartition("\n")[0].rpartition("\n")[2]
+    fences = list(re.finditer(r"^[^\S\n]*`{3,}[^\S\n]*[!-_a-~]{0,50}[^\S\n]*$", text[: end.end()], re.MULTILINE))
+    tags = re.sub("<!--.*?-->", lambda found: f"{found[0].replace('<', '-')[:-1]}>", sentence, flags=re.DOTALL)
     return (
         first.isalpha()
         and (not first.islower() or bool(set(signs) & set("。！？")))
         and not (first.isupper() and following[1].isupper())
         and (".." not in signs or (first.isupper() and re.search("[^\\W_] ?\\Z", text[:start])))
         and (signs != "" or (end[0].endswith("\n") and (not first.isupper() or following[1].isalpha())))
-        and not (is_single and ("|" in line or is_short(line) or goes_on(line[-400:], following)))
+        and not ("|" in above and "\n" not in end[0])
+        and not (
+            is_single
+            and not ("|" in above and "|" in line)
+            and ("|" in line or is_short(line) or goes_on(line[-400:], following))
+        )
         and (
             not signs
             or "\n" in gap
@@ -266,13 +275,24 @@ def is_certain(text: str, begin: int, end: re.Match[str], following: str) -> boo
             or (not gap and bool(set(signs) & set("！？")) and text[max(0, start - 1)] >= "\u2e80")
         )
         and any(map(str.isalpha, sentence))
-        and text[begin:start].count("```") % 2 == text[max(begin, start - 400) : start].rpartition("\n")[2].count("`") % 2 == 0
-        and tags.rfind("<") <= tags.rfind(">")
-        and sentence.rfind("](") <= sentence.rfind(")")
+        and not (len(fences) % 2 and start - fences[-1].end() < 1000)
+        and not (row.count("`") % 2 and re.search(r"`(?=\S|\Z)[^`]*\Z", row[-60:]))
+        and not is_open(tags, "<", ">", "=")
+        and not is_open(sentence, "](", ")", '"')
         and (signs != "" or sentence[-1].isalpha())
         and not (signs == "." and (is_abbreviation(word[0]) if word else number is not None))
         and letter_weight(text[begin : min(start, begin + LEAST_WEIGHT)]) >= LEAST_WEIGHT
     )
+
+
+def is_open(sentence: str, opening: str, closing: str, mark: str) -> bool:
+    """Whether markup that begins with `opening` may go on behind a sentence."""
+    place = sentence.find("<!--") if opening == "<" and "<!--" in sentence else sentence.rfind(opening)
+    inner = sentence[place:]
+    if inner.startswith("<!--"):
+        return len(inner) < 6000
+    is_one = len(inner) < 400 and place > sentence.rfind(closing) and re.match(r".[^\W\d_]|.[(/|!?]", inner)
+    return bool(is_one) and (mark in inner or not re.search(r"\s", inner))
 
 
 def is_abbreviation(word: str) -> bool:
