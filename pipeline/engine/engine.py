@@ -212,7 +212,7 @@ class Engine:
                 sequences=self._loop.sequences,
                 prefill_s=self._loop.prefill_s,
                 decode_s=self._loop.decode_s,
-                round_s=self._loop.round_s.value,
+                round_s=self._loop.times.round_s.value,
                 listened_rounds=self._loop.listened_rounds,
                 listened_s=self._loop.listened_s,
                 kv_bytes=self._runner.kv_bytes,

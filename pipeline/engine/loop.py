@@ -2,7 +2,7 @@
 
 In:    a Scheduler that other threads fill under `wake`; the device's runner
 Out:   steps and errors, into the streams of the sequences
-Owns:  the thread, the lock, the running means of its times
+Owns:  the thread, the lock
 Never: asyncio, prompts
 """
 
@@ -16,17 +16,14 @@ from dataclasses import dataclass
 from pipeline.config import EngineConfig
 from pipeline.engine.device import DeviceRunner, RoundOutput
 from pipeline.engine.observer import EngineObserver
-from pipeline.engine.promises import RESERVE, ThroughputEstimate
+from pipeline.engine.promises import ThroughputEstimate
+from pipeline.engine.round_times import RoundTimes
 from pipeline.engine.scheduler import Plan, Scheduler
 from pipeline.engine.sequence import slot_of
 from pipeline.errors import DeadlineExceeded, EngineDead, NonFiniteOutput, SynthesisError
-from pipeline.ewma import ClippedEwma
 from pipeline.types import FinishReason, Lane
 
 logger = logging.getLogger(__name__)
-
-EWMA_WEIGHT = 0.1  # of the newest value in the running means
-MOST_TIMES = 4.0  # times the mean is the most one measurement counts: a process that was stopped for a minute is not slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +62,7 @@ class EngineLoop:
         """time in prefill calls and in rounds since start [s]"""
         self.listened_rounds, self.listened_s = 0, 0.0
         """rounds in which more than books decoded, and the time in them and in the prefill calls before them [s]"""
-        self.round_s = ClippedEwma(EWMA_WEIGHT, 0.0, most_times=MOST_TIMES)
-        self._prefill_call_s = ClippedEwma(EWMA_WEIGHT, 0.0, most_times=MOST_TIMES)
-        self._sequence_s = ClippedEwma(EWMA_WEIGHT, 1.0, most_times=MOST_TIMES)
+        self.times = RoundTimes(config.steps_per_round)
         self._closing = False
         self._may_sleep = False
         self._round_started: float | None = None
@@ -183,7 +178,7 @@ class EngineLoop:
                 sequence.scheduled_at = sequence.scheduled_at or started
             runner.prefill(plan.prefill)
             prefill_s = self._clock() - started
-            self._prefill_call_s.add(prefill_s)
+            self.times.prefill_call_s.add(prefill_s)
             self.prefill_s += prefill_s
             for sequence in plan.prefill:
                 sequence.prefilled_at = sequence.prefilled_at or self._clock()
@@ -198,7 +193,7 @@ class EngineLoop:
             self._deliver(runner, launched.plan, output, now)
             self.rounds += 1
             self.decode_s += round_s
-            self.round_s.add(round_s)
+            self.times.round_s.add(round_s)
             if any(sequence.lane is not Lane.BULK for sequence in launched.plan.decode):
                 self.listened_rounds += 1
                 self.listened_s += round_s + launched.prefill_s
@@ -228,7 +223,7 @@ class EngineLoop:
                 self._scheduler.release(sequence)
                 self.sequences += 1
                 self._scheduler.queue.learn(sequence)
-                self._sequence_s.add(now - sequence.submitted_at)
+                self.times.sequence_s.add(now - sequence.submitted_at)
             else:
                 sequence.flush()
             if sequence.first_block_at is None and sequence.steps >= sequence.blocks[0]:
@@ -244,15 +239,11 @@ class EngineLoop:
 
     def throughput(self) -> ThroughputEstimate | None:
         """Returns the present speed less a reserve, because steps vary; None before the first round."""
-        if not self.rounds:
-            return None
-        return ThroughputEstimate(
-            self._clock(), RESERVE * self.round_s.value / self._config.steps_per_round, RESERVE * self._prefill_call_s.value
-        )
+        return self.times.throughput(self._clock()) if self.rounds else None
 
     def retry_after_s(self) -> float:
-        """Returns after how long a slot will probably be free, at least 0.1 [s]."""
-        return max(self._sequence_s.value * (self._scheduler.num_waiting + 1) / self._scheduler.usable_slots, 0.1)
+        """Returns after how long a slot will probably be free [s]."""
+        return self.times.retry_after_s(self._scheduler)
 
 
 def _why_wasted(error: SynthesisError | None) -> str:

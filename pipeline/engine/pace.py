@@ -76,7 +76,7 @@ class Pace:
         """Returns the most rows if rounds were so many times as long."""
         if self._slowest is None or not self._times:
             return self._slots
-        fixed, slope = self._line()
+        fixed, slope = self.line()
         per_row = slope + self._prefills / self._rows
         longest_s = self._slowest / STEPS_PER_SECOND  # of a step
         if fixed + per_row > longest_s:
@@ -85,15 +85,10 @@ class Pace:
             return self._slots
         return min(self._slots, max(1, math.floor((longest_s / longer - fixed) / per_row)))
 
-    def step_s(self, rows: int) -> float:
-        """Returns how long a step of so many rows takes [s]; 0 before the first round."""
+    def line(self) -> tuple[float, float]:
+        """Returns a and b: a step of n rows takes a + b n; both 0 before the first round [s]."""
         if not self._times:
-            return 0.0
-        fixed, slope = self._line()
-        return fixed + slope * rows
-
-    def _line(self) -> tuple[float, float]:
-        """Returns a and b of a + b n [s]."""
+            return 0.0, 0.0
         mean_rows, mean_s = self._rows / self._weight, self._times / self._weight
         slope = mean_s / (mean_rows + ROWS_TO_DOUBLE) if self._slope is None else self._slope
         return mean_s - slope * mean_rows, slope

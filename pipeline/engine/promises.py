@@ -80,9 +80,9 @@ class Playback:
         self._slots = slots
         self._throughput = throughput
         self._rounds_ahead = rounds_ahead
-        self._durations = [
-            config.steps_per_round * max(throughput.step_s, RESERVE * pace.step_s(rows)) for rows in range(config.slots + 1)
-        ]  # of a round of so many rows [s]
+        fixed_s, row_s = pace.line()
+        steps_s = np.maximum(throughput.step_s, RESERVE * (fixed_s + row_s * np.arange(config.slots + 1)))
+        self._durations: list[float] = (config.steps_per_round * steps_s).tolist()  # of a round of so many rows [s]
         self._bulk: dict[Sequence, _Row] = {}
         self._preempted: set[Sequence] = set()  # in the playback
         self._idle: set[_Row] = set()  # those of bulk that do not decode

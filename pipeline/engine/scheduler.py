@@ -178,7 +178,7 @@ class Scheduler:
             remaining += predicted - sequence.steps
             total += predicted
         count = len(running) + len(waiting)
-        fixed_s = self.pace.step_s(0)
+        fixed_s, row_s = self.pace.line()
         return LoadReport(
             usable=self.usable_slots,
             running=len(running),
@@ -187,7 +187,7 @@ class Scheduler:
             remaining_steps=remaining,
             mean_steps=total / count if count else self.queue.usual_steps,
             fixed_s=fixed_s,
-            row_s=self.pace.step_s(1) - fixed_s,
+            row_s=row_s,
             listened_steps=0,
             listened_s=0.0,
         )

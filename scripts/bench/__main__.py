@@ -22,10 +22,11 @@ from pipeline.yaml_loader import parse_yaml
 from scripts.bench.bench import Bench, Options, ScenarioFailed
 from scripts.bench.client import Endpoint
 from scripts.bench.plots import draw_all
-from scripts.bench.record import RESULTS, ROOT, Result, is_done, publish
+from scripts.bench.record import RESULTS, ROOT, SETS, Result, here, is_done, publish
 from scripts.bench.scenarios import account, cold_start, listeners, overhead, saturation, single, streaming, turn
 from scripts.bench.summary import LIMIT_KEPT, TARGET_REACHED, markdown, summarise, write_pages
 from serve.commands.config_path import DEFAULT, config_path
+from serve.config.config_file import PROCESS
 
 SCENARIOS = {
     "b1": single.run,
@@ -40,6 +41,7 @@ SCENARIOS = {
     "b10": overhead.serve,
     "b11": cold_start.run,
     "b18": listeners.beside_a_book,
+    "b19": saturation.bulk,
 }
 WIDTH = 140  # of tables in a file
 COMPILE_STEP = "from pipeline.model.cpu.native import SOURCE, library; library(SOURCE)"
@@ -103,13 +105,13 @@ def run_scenarios(bench: Bench, args: argparse.Namespace, console: Console) -> b
 
 def show_summary(folder: Path, *, into_pages: bool) -> int:
     """Prints the judged figures. Returns 1 if one of them misses its limit or was never measured."""
-    draw_all(folder)
+    for name in SETS:
+        draw_all(folder / name)
     summary = summarise(folder)
     text = markdown(summary)
     print(text)
     if into_pages:
         write_pages(folder)
-    publish("summary", summary, folder)
     return 0 if all(row["verdict"] in (TARGET_REACHED, LIMIT_KEPT) for row in summary["figures"]) else 1
 
 
@@ -142,16 +144,20 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of the engine, and of the ChatTTS package")
     parser.add_argument("--vocoder-threads", type=int, default=1, help="threads of the vocoder, which runs beside the engine")
     parser.add_argument(
-        "--path", choices=("fast", "plain"), default="fast", help="Serve's data path; `fast` is the one of `make serve`"
+        "--path",
+        choices=("fast", "plain", PROCESS),
+        default="fast",
+        help="`fast`: as `make serve`; `plain`: Serve's default; `process`: without Ray",
     )
     parser.add_argument("--slo-ttfb-s", type=float, default=2.5, help="b4: limit of the first audio, p95")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder for results and plots")
+    parser.add_argument("--results", type=Path, help="folder for results and plots; default: that of this kind of processor")
     parser.add_argument("--resume", action="store_true", help="skip scenarios that have a result of this commit")
     parser.add_argument("--readme", action="store_true", help="summary: also update the tables of README.md and docs/")
     parser.add_argument("--url", help=f"any OpenAI-compatible speech server (without /v1): {', '.join(FOR_ANY_SERVER)}")
     parser.add_argument("--model", default="chattts", help="model to request, with --url")
     parser.add_argument("--voice", default="default", help="voice to request, with --url")
     args = parser.parse_args(arguments)
+    args.results = args.results or (RESULTS if "summary" in args.scenarios else here())
     if args.url and args.device:
         parser.error("--device has no effect on the server at --url: leave it out")
     if not args.url:

@@ -17,14 +17,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scripts.bench.names import IN_PROCESS, SERVICE, STATIC, UPSTREAM, URL, kind, label
-from scripts.bench.record import RESULTS, Result, read
+from scripts.bench.record import Result, read
 
 COLOURS = {UPSTREAM: "#9aa0a6", STATIC: "#e8a33d", SERVICE: "#1a73e8", IN_PROCESS: "#8ab4f8", URL: "#1a73e8"}
 SIZE = (7.0, 3.6)
 DPI = 140
 
 
-def draw_all(folder: Path = RESULTS) -> list[Path]:
+def draw_all(folder: Path) -> list[Path]:
     """Draws every plot that has a result. Returns the files."""
     drawn = []
     for file, scenario, draw in PLOTS:

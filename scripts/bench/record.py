@@ -9,6 +9,7 @@ Never: measuring
 import json
 import os
 import platform
+import re
 import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +18,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "scripts" / "bench" / "results"
+SETS = {"epyc": "AMD EPYC, AVX-512", "xeon": "Intel Xeon at 2.5 GHz, AVX-512", "avx2": "AMD EPYC, AVX2 alone"}
+"""folder of RESULTS -> the kind of processor that it is of; limits are judged on the worst of them"""
 MASKS = ("CHATTTS_INSTRUCTIONS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
 """environment variables that hide a part of the processor, from native code, from torch, and from torch's two libraries"""
 
@@ -38,6 +41,15 @@ def hardware() -> Result:
         "ray": _installed("ray"),
         "commit": _commit(),
     }
+
+
+def here() -> Path:
+    """Returns the folder of this machine's kind of processor."""
+    machine = hardware()
+    if machine["masks"]:
+        return RESULTS / "avx2"
+    words = re.findall("[a-z0-9]+", machine["cpu"].lower())
+    return RESULTS / next((word for word in words if word in SETS), "-".join(words[:2]) or platform.machine())
 
 
 def _commit() -> str:

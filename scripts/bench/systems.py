@@ -310,7 +310,8 @@ def _launch(pipe: Connection, function: str, *arguments: object) -> None:
 
 
 def _seeded(utterance: Utterance, streamed: bool) -> dict[str, object]:
-    return {"seed": utterance.seed, "stream": streamed, "latency": utterance.latency}
+    lane = {"priority": utterance.lane} if utterance.lane else {}
+    return {"seed": utterance.seed, "stream": streamed, "latency": utterance.latency, **lane}
 
 
 def _steps(utterance: Utterance, streamed: bool) -> dict[str, object]:

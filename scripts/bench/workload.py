@@ -62,6 +62,8 @@ class Utterance:
     seed: int
     latency: str = "exact"
     """of this service; others have none"""
+    lane: str = ""
+    """of this service; empty: its default"""
 
     @property
     def audio_s(self) -> float:

@@ -48,6 +48,7 @@ STEP_S = 0.02  # of a replica of speed 1
 SLOTS, STEPS_PER_ROUND = 4, 4
 FIRST_STEPS = 24
 PROMISE_S = 10.0
+BLOCKS = (FIRST_STEPS, 48)  # as a vocoder takes them: blocks of a round would keep the cores busy with sending
 POLICIES = {"serve": "Counts", "steps": "Steps"}
 CALLERS = 2
 
@@ -104,7 +105,7 @@ class Caller:
 
     async def _call(self, policy: str, at: float, steps: int) -> float | None:
         await asyncio.sleep(max(0.0, at - time.time()))
-        scheduling = SchedulingParams(first_steps=FIRST_STEPS, first_audio_s=PROMISE_S)
+        scheduling = SchedulingParams(first_steps=FIRST_STEPS, first_audio_s=PROMISE_S, blocks=BLOCKS)
         prompt = replace(short_prompt(0, steps), scheduling=scheduling)
         generated = self._generators[POLICIES[policy]].generate(prompt, SamplingParams(), timeout_s=120.0)
         first_s, began = None, time.monotonic()

@@ -79,6 +79,7 @@ COMMANDS = (
     Command("mcp", "serve.commands.mcp_server", "Offer a running service to agents (MCP)."),
     Command("env", "serve.commands.launch.ray_environment", "Print the environment of Ray's processes, for `ray start`."),
     Command("size", "serve.commands.operate.size", "Write a configuration for this machine's GPU.", extra="torch"),
+    Command("simulate", "serve.commands.operate.simulate", "Show how a fleet of GPUs serves so many listeners."),
     Command(
         "leave",
         "serve.commands.operate.leave_node",

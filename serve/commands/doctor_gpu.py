@@ -20,7 +20,7 @@ from pipeline.errors import ConfigError
 from pipeline.model.gpu.identity import UNKNOWN, driver_version
 from pipeline.model.gpu.prepare import refuse_old
 from pipeline.paths import triton_folder
-from serve.commands.roofline import MIB, needed_bytes
+from serve.simulation.roofline import MIB, needed_bytes
 
 LEAST_DRIVERS = {"12": 525, "13": 580}
 """major version of CUDA -> NVIDIA's oldest driver for it (CUDA's release notes, table of driver versions)"""

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 
 from pipeline.config import PipelineConfig
 from pipeline.yaml_loader import parse_yaml
-from scripts.bench.summary import summarise
 from serve.config.app_config import AppConfig
 from serve.config.model_versions import RoutesConfig
 from serve.config.protocols import WyomingConfig
@@ -79,12 +78,6 @@ def test_named_files_tests_and_targets_exist():
 def test_the_pages_stay_short():
     assert len(PAGES["README.md"].splitlines()) <= 160
     assert sum(len(text.split()) for page, text in PAGES.items() if page.startswith("docs/")) <= 47_760
-
-
-def test_the_readme_repeats_the_measured_factors():
-    figures = {row["figure"]: row["measured"]["median"] for row in summarise()["figures"] if row["measured"]}
-    for name in ("rtf_one_request", "audio_rate_to_upstream"):
-        assert f"{figures[name]:.1f} times" in PAGES["README.md"]
 
 
 def test_every_configuration_and_every_folder_says_what_it_is_for():

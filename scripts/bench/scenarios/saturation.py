@@ -6,10 +6,11 @@ package and the static batches answer with whole utterances, which is faster for
 batch size and judged at the best one.
 
 In:    a Bench
-Out:   the Report of B3
+Out:   the Reports of B3 and B19
 """
 
 import statistics
+from dataclasses import replace
 from typing import Any
 
 from rich.table import Table
@@ -53,6 +54,29 @@ def run(bench: Bench) -> Report:
         result |= {"best_batch": best, "ratios": figures}
     result["rates_at_crowd"] = {name: rate_of(rounds[name][CROWD]) for name in names}
     return Report(result, [table], figures)
+
+
+def bulk(bench: Bench) -> Report:
+    """B19, books: whole answers in the bulk lane, which no listener's pace slows, beside the other systems' whole answers."""
+    names, rounds = [UPSTREAM, static_name(CROWD), SERVICE], list[tuple[str, int, float]]()
+    for turn, name in bench.turns(names):
+        system = awake(bench, name)
+        for clients in (CROWD, 2 * CROWD) if name == SERVICE else (CROWD,):
+            bench.progress(f"{name}, {clients} in flight, round {turn + 1}")
+            count = completions(name, clients, quick=bench.options.quick)
+            load = saturating(clients, count, bench.options.lengths, bench.options.seed, "b19", turn, clients, streamed=False)
+            lane = "bulk" if name == SERVICE else ""
+            load = replace(load, utterances=tuple(replace(utterance, lane=lane) for utterance in load.utterances))
+            rounds.append((name, clients, audio_rate(bench.run(system, load), count)))
+    kinds = dict.fromkeys((name, clients) for name, clients, _ in rounds)
+    rates = {pair: spread([rate for name, clients, rate in rounds if (name, clients) == pair]) for pair in kinds}
+    table = Table("in flight", "system", "audio s per s", title="B19  books, closed loop")
+    for (name, clients), rate in rates.items():
+        table.add_row(str(clients), label(name), shown(rate))
+    books = [rate for name, clients, rate in rounds if (name, clients) == (SERVICE, 2 * CROWD)]
+    systems = {f"{name}, {clients} in flight": rate for (name, clients), rate in rates.items()}
+    figures = {"bulk_rate": spread(books), "core_hours": spread([bench.options.threads / rate for rate in books])}
+    return Report({"systems": systems}, [table], figures)
 
 
 def awake(bench: Bench, name: str) -> System:

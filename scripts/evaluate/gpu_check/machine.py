@@ -23,7 +23,7 @@ from pipeline.vocoder.vocoder import Vocoder
 from scripts.bench.device_clock import seconds_on
 from scripts.bench.memory_bandwidth import copy_bandwidth
 from scripts.evaluate.gpu_check.report import Report
-from serve.commands.roofline import BESIDE, MIB, engine_bytes, needed_bytes
+from serve.simulation.roofline import BESIDE, MIB, engine_bytes, needed_bytes
 
 PROGRAMS = ("git", "gcc", "g++", "nvcc", "ncu", "nvidia-cuda-mps-control")
 NODES = 500

@@ -4,7 +4,7 @@
 
 In:    this machine's GPU; configs/gpu.yaml
 Out:   that configuration with the chosen settings, as a file or on stdout; exit code 3 without a GPU
-Never: a file that the service would refuse; a prediction (serve/commands/roofline.py) that is not called one
+Never: a file that the service would refuse; a prediction (serve/simulation/roofline.py) that is not called one
 """
 
 import argparse
@@ -27,10 +27,10 @@ from pipeline.yaml_loader import parse_yaml
 from serve.commands.config_path import FOLDER
 from serve.commands.doctor_gpu import why_no_gpu
 from serve.commands.output_path import output_path
-from serve.commands.roofline import BESIDE, GIB, MIB, Card, audio_s_per_s, kv_cache_bytes, needed_bytes, step_ms
 from serve.config.app_config import read_app_config
 from serve.config.config_file import find_mistakes
 from serve.remote.deploy_config import least_ongoing
+from serve.simulation.roofline import BESIDE, GIB, MIB, Card, audio_s_per_s, kv_cache_bytes, needed_bytes, step_ms
 
 BASE = FOLDER / "gpu.yaml"
 EXIT_NO_GPU = 3

@@ -18,10 +18,10 @@ from pipeline.engine.cpu_runner import CpuRunner
 from pipeline.engine.device import DeviceRunner
 from pipeline.engine.engine import Engine, make_runner
 from pipeline.engine.gpu_runner import GpuRunner
-from pipeline.engine.loop import EWMA_WEIGHT, MOST_TIMES
 from pipeline.engine.observer import NullEngineObserver
 from pipeline.engine.pace import Pace
 from pipeline.engine.promises import ThroughputEstimate
+from pipeline.engine.round_times import EWMA_WEIGHT, MOST_TIMES
 from pipeline.engine.scheduler import Plan, Scheduler
 from pipeline.engine.sequence import Sequence
 from pipeline.errors import AtCapacity, DeadlineUnmeetable

@@ -20,9 +20,9 @@ from serve.commands.config_path import DEFAULT, SHIPPED, config_path
 from serve.commands.launch import container
 from serve.commands.operate import size
 from serve.commands.operate.size import FIRST_AUDIO_GOAL_MS, choose
-from serve.commands.roofline import GIB, HEADS, LAYERS, WIDTH, Card, needed_bytes, step_ms
 from serve.config.app_config import PROJECT
 from serve.config.config_file import check_file
+from serve.simulation.roofline import GIB, HEADS, LAYERS, WIDTH, Card, needed_bytes, step_ms
 
 HEAVY = ("torch", "ray", "serve.errors", "pipeline", "numpy", "pydantic", "rich")
 

@@ -1,0 +1,86 @@
+"""Simulate: how a fleet of cards serves so many listeners, and how many cards are enough, in virtual time.
+
+`chattts-serve simulate --gpus 4*H100+4*L4 --listeners 2000`
+`chattts-serve simulate --gpus L4 --listeners 2000`: how many of them are enough
+
+In:    cards, listeners
+Out:   a table; exit code 1 where the fleet is too small
+Never: a figure without its source: each card's is measured or predicted
+"""
+
+import argparse
+import sys
+from functools import partial
+
+from pipeline.errors import ConfigError
+from serve.simulation.fleets import (
+    DEVICES,
+    GOAL_S,
+    INGRESSES,
+    MOST_REFUSED,
+    STEPS_PER_ROUND,
+    Figures,
+    fewest,
+    offered,
+    parse_fleet,
+    run,
+)
+from serve.simulation.virtual_time import VirtualService
+
+SECONDS = 12.0
+COLUMNS = "{:34} {:>8} {:>9} {:>9} {:>9} {:>9}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit code: 0 the fleet is enough, 1 it is not, 2 wrong usage."""
+    parser = argparse.ArgumentParser(
+        prog="chattts-serve simulate",
+        description="Show what a fleet makes of its listeners, in virtual time: scheduler, promises and routing are the "
+        "service's own.",
+        epilog=f"Enough: first audio within {GOAL_S * 1e3:.0f} ms for 95 %, and at most {MOST_REFUSED:.1%} refused. "
+        "Exit codes: 0 the fleet is enough, 1 it is not, 2 wrong usage.",
+    )
+    parser.add_argument(
+        "--gpus", required=True, help=f"cards, as 4*H100+4*L4; one name alone: how many are enough; {', '.join(DEVICES)}"
+    )
+    parser.add_argument("--listeners", type=_count, required=True, help="who always listen: one second of audio a second each")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of virtual time (default: %(default)g)")
+    args = parser.parse_args(arguments)
+    try:
+        cards = parse_fleet(args.gpus)
+    except ConfigError as error:
+        parser.error(str(error))
+    for card in dict.fromkeys(cards):
+        print(f"{card.name}: {card.slots} slots, {card.full_s * 1e3:.1f} ms for a step of all of them, {card.source}")
+    if args.gpus in DEVICES:
+        number, figures = fewest(cards[0], args.listeners, args.seconds)
+        print(f"{number} {args.gpus} are enough for {args.listeners} listeners")
+        show([(f"{number}*{args.gpus}, or a part of them", figures)])
+        return 0
+    simulate = partial(run, steps_per_s=offered(args.listeners), seconds=args.seconds)
+    whole, less_one = (VirtualService(cards, ingresses=INGRESSES, steps_per_round=STEPS_PER_ROUND) for _ in range(2))
+    fastest = max(less_one.engines.values(), key=lambda engine: engine.device.steps_per_s).name
+    rows = [(f"{args.listeners} listeners", simulate(whole))]
+    if len(cards) > 1:
+        rows.append((f"the same, {fastest} dies meanwhile", simulate(less_one, at_half=lambda: less_one.kill(fastest))))
+    show(rows)
+    return int(not rows[0][1].is_enough)
+
+
+def show(rows: list[tuple[str, Figures]]) -> None:
+    """Prints figures, a line each."""
+    print(COLUMNS.format("", "refused", "p50", "p95", "p99", "steps"))
+    for name, figures in rows:
+        firsts = (f"{first * 1e3:.0f} ms" for first in figures.first_audio_s)
+        print(COLUMNS.format(name, f"{figures.refused:.1%}", *firsts, f"{figures.used:.0%}"))
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, found {text}")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

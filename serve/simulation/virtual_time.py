@@ -1,0 +1,327 @@
+"""Virtual time: engines and ingresses whose clock is an agenda. Every decision is made by the classes of the service.
+
+In:    devices, calls
+Out:   the first audio and the outcome of each call
+Owns:  the agenda
+Never: threads, clocks, a model
+
+What is written anew is what EngineLoop does between a plan and its delivery, because it owns a thread, and Serve's counts.
+"""
+
+import heapq
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, cast
+
+import numpy as np
+
+from pipeline.config import EngineConfig
+from pipeline.engine.round_times import RoundTimes
+from pipeline.engine.scheduler import Plan, Scheduler
+from pipeline.engine.sequence import Sequence, StepStream
+from pipeline.errors import AtCapacity
+from pipeline.types import Head, Lane, LoadReport, Prompt, SamplingParams, SchedulingParams, Segment
+from serve.stages.replica_table import ReplicaTable, Route
+from serve.stages.taken_over import MOST_REFUSALS
+
+IDS, MASK = np.zeros((32, 4), np.int64), np.ones(32, np.bool_)
+TIMEOUT_S = 600.0
+HOP_S = 0.002  # from an ingress to an engine, and back
+CAP = 2.0  # times its steps, and SPARE more, are the cap of a call's steps: the engine does not know its length before
+SPARE = 40
+DETECTION_S = 0.1  # of the death of a replica
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What an engine runs on."""
+
+    name: str
+    slots: int
+    one_s: float
+    full_s: float
+    """duration of a step of one row, and of all slots, with the vocoder's share [s]"""
+    prefill_s: float
+    """of one call [s]"""
+    first_steps: int
+    """before the first audio"""
+    source: str = ""
+    """of these figures"""
+
+    def step_s(self, rows: int) -> float:
+        """Returns the duration of a step [s]."""
+        return self.one_s + (self.full_s - self.one_s) * (rows - 1) / max(1, self.slots - 1)
+
+    @property
+    def steps_per_s(self) -> float:
+        """The most steps per second."""
+        return self.slots / self.full_s
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A segment that a client has asked for."""
+
+    at: float
+    """[s]"""
+    steps: int
+    lane: Lane = Lane.STANDARD
+    tenant: str = ""
+    promise_s: float | None = 15.0
+    ingress: int = 0
+    first_s: float | None = None
+    """from the call to its first audio [s]"""
+    end_s: float | None = None
+    """to its end, or its refusal [s]"""
+    is_refused: bool = False
+    refusals: int = 0
+    delivered: int = 0
+    """steps by replicas that have died since"""
+    route: Route = field(default_factory=Route)
+
+
+class _Reader:
+    """A reader that is never behind."""
+
+    unread_steps = 0
+
+
+_READER = cast(StepStream, _Reader())
+
+
+class Agenda:
+    """What happens when."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+
+    def at(self, when: float, event: Callable[[], None]) -> None:
+        """Adds an event."""
+        heapq.heappush(self._events, (when, next(self._numbers), event))
+
+    def run(self, until: float) -> None:
+        """Lets everything happen up to a time [s]."""
+        while self._events and self._events[0][0] <= until:
+            self.now, _, event = heapq.heappop(self._events)
+            event()
+        self.now = until
+
+
+class VirtualEngine:
+    """The shipped scheduler over a device."""
+
+    def __init__(self, agenda: Agenda, name: str, device: Device, config: EngineConfig, service: "VirtualService") -> None:
+        self.name, self.device, self.config = name, device, config
+        self._agenda, self._service = agenda, service
+        self.scheduler = Scheduler(config)
+        self.calls: dict[Sequence, Call] = {}
+        self.steps = 0
+        self.is_alive = True
+        self._times = RoundTimes(config.steps_per_round)
+        self._launched: tuple[Plan, float, float, float] | None = None  # with its prefill, its duration and its end
+        self._rounds = 0
+        self._report: LoadReport | None = None
+        self._reported = (0, 0, 0)  # rounds, running and waiting sequences, when the report was made
+
+    def submit(self, call: Call) -> None:
+        """Queues a call. Raises AtCapacity and DeadlineUnmeetable as the engine does."""
+        now, left = self._agenda.now, call.steps - call.delivered
+        has_begun = call.delivered > 0
+        lane = Lane.INTERACTIVE if has_begun and call.lane is not Lane.BULK else call.lane
+        promise_s = None if has_begun else call.promise_s
+        scheduling = SchedulingParams(lane, call.tenant, promise_s, min(self.device.first_steps, left))
+        is_known = self.config.ignore_eos
+        most = left if is_known else int(CAP * left) + SPARE
+        sequence = Sequence(
+            Prompt(IDS, MASK, Head.CODE, Segment("", 0, is_last=True), most, scheduling=scheduling),
+            SamplingParams(min_steps=most if is_known else 1),
+            _READER,
+            1,
+            most,
+            now + TIMEOUT_S,
+            now,
+            promised_at=None if promise_s is None else call.at + promise_s,
+        )
+        throughput = self._times.throughput(now) if self._rounds else None
+        retry_after_s = self._times.retry_after_s(self.scheduler)
+        self.scheduler.submit(sequence, admitted=has_begun, retry_after_s=retry_after_s, throughput=throughput)
+        self.calls[sequence] = call
+        if self._launched is None:
+            self._agenda.at(now, self._round)
+
+    def report(self) -> LoadReport:
+        """Returns what travels with an answer."""
+        state = self._rounds, self.scheduler.num_running, self.scheduler.num_waiting
+        if self._report is None or state != self._reported:
+            self._report, self._reported = replace(self.scheduler.load_report(), replica=self.name), state
+        return self._report
+
+    def die(self) -> list[Call]:
+        """Returns the calls that it was working on."""
+        self.is_alive, self._launched = False, None
+        for sequence, call in self.calls.items():
+            call.delivered += sequence.steps
+        return list(self.calls.values())
+
+    def _round(self) -> None:
+        now = self._agenda.now
+        if not self.is_alive or (self._launched is not None and self._launched[3] > now + 1e-12):
+            return
+        if self._launched is not None:
+            self._deliver(*self._launched)
+        plan = self.scheduler.next_plan(now)
+        for sequence in plan.restore:
+            sequence.preempted_state = None
+        for sequence, _ in plan.removed:
+            self._service.fail(self, self.calls.pop(sequence))
+        self._launched = None
+        if not plan.decode and not plan.fills_slots:
+            return
+        prefill_s = self.device.prefill_s if plan.prefill else 0.0
+        if plan.prefill:
+            self._times.prefill_call_s.add(prefill_s)
+        round_s = self.config.steps_per_round * self.device.step_s(len(plan.decode))
+        self._launched = plan, prefill_s, round_s, now + prefill_s + round_s
+        self._agenda.at(now + prefill_s + round_s, self._round)
+
+    def _deliver(self, plan: Plan, prefill_s: float, round_s: float, now: float) -> None:
+        steps_per_round, scheduler = self.config.steps_per_round, self.scheduler
+        for sequence in plan.decode:
+            if not scheduler.holds(sequence):
+                continue
+            call = self.calls[sequence]
+            end, before = call.steps - call.delivered, sequence.steps
+            sequence.steps = min(end, before + steps_per_round)
+            self.steps += sequence.steps - before
+            if before < sequence.prompt.scheduling.first_steps <= sequence.steps:
+                sequence.first_block_at = now
+                self._service.hear(self, call)
+            if sequence.steps >= end:
+                scheduler.release(sequence)
+                scheduler.queue.learn(sequence)
+                self._times.sequence_s.add(now - sequence.submitted_at)
+                self._service.end(self, self.calls.pop(sequence))
+        self._rounds += 1
+        self._times.round_s.add(round_s)
+        scheduler.pace.add(len(plan.decode), round_s / steps_per_round, prefill_s / steps_per_round)
+
+
+class VirtualService:
+    """Ingresses before engines. Each ingress has a table of its own, and Serve's count of the calls of each replica."""
+
+    def __init__(
+        self,
+        devices: Iterable[Device],
+        *,
+        ingresses: int = 2,
+        by_steps: bool = True,
+        overhead_s: float = 0.0,
+        seed: int = 1,
+        **engine: Any,
+    ) -> None:
+        """
+        Args:
+            by_steps: calls are routed by steps; False: the less busy of two, as Serve does, and a refusal is final.
+            overhead_s: of each first audio, besides engine and hops [s].
+            engine: settings of EngineConfig.
+        """
+        self.agenda, self.draws = Agenda(), random.Random(seed)
+        self.engines: dict[str, VirtualEngine] = {}
+        for number, device in enumerate(devices):
+            config = EngineConfig(slots=device.slots, **{"max_steps": 2048, "max_waiting": 64, **engine})
+            name = f"{device.name}-{number}"
+            self.engines[name] = VirtualEngine(self.agenda, name, device, config, self)
+        self._by_steps, self._overhead_s = by_steps, overhead_s
+        self._tables = [ReplicaTable(clock=lambda: self.agenda.now, draws=self.draws) for _ in range(ingresses)]
+        self._counts = [dict.fromkeys(self.engines, 0) for _ in range(ingresses)]
+        self.on_end: Callable[[Call], None] = lambda call: None
+        """called with each call that is over, or refused"""
+        for table in self._tables:
+            table.set_replicas(self.engines)
+
+    @property
+    def steps_per_s(self) -> float:
+        """The most steps per second of those that are alive."""
+        return sum(engine.device.steps_per_s for engine in self.engines.values() if engine.is_alive)
+
+    def ask(self, call: Call) -> None:
+        """Routes a call, now."""
+        call.ingress %= len(self._tables)
+        counts = self._counts[call.ingress]
+        names = [name for name, engine in self.engines.items() if engine.is_alive]
+        if not names:
+            self._refuse(call)
+        elif self._by_steps:
+            first_steps = self.engines[names[0]].device.first_steps
+            self._send(call, self._tables[call.ingress].order(call.lane, first_steps, counts.__getitem__, call.route)[0])
+        else:
+            self._send(call, min(self.draws.sample(names, min(2, len(names))), key=counts.__getitem__))
+
+    def kill(self, name: str) -> int:
+        """Ends a replica; its calls go on elsewhere at their step. Returns how many they are."""
+        engine = self.engines[name]
+        calls = engine.die()
+        alive = [other for other, entry in self.engines.items() if entry.is_alive]
+        for table in self._tables:
+            table.set_replicas(alive)
+        for call in calls:
+            self.agenda.at(self.agenda.now + DETECTION_S, lambda call=call: self.ask(call))  # type: ignore[misc]
+        return len(calls)
+
+    def hear(self, engine: VirtualEngine, call: Call) -> None:
+        """Called by an engine with the first audio of a call."""
+        if call.first_s is None:
+            call.first_s = self.agenda.now - call.at + HOP_S + self._overhead_s
+        self._tables[call.ingress].report(engine.report())
+
+    def end(self, engine: VirtualEngine, call: Call) -> None:
+        """Called by an engine with the end of a call."""
+        self._leave(engine, call)
+        call.end_s = self.agenda.now - call.at + HOP_S
+        self._tables[call.ingress].report(engine.report())
+        self.on_end(call)
+
+    def fail(self, engine: VirtualEngine, call: Call) -> None:
+        """Called by an engine with a call that it gives up."""
+        self._leave(engine, call)
+        self._refuse(call)
+
+    def _send(self, call: Call, name: str) -> None:
+        self._counts[call.ingress][name] += 1
+        self.agenda.at(self.agenda.now + HOP_S, lambda: self._arrive(call, name))
+
+    def _arrive(self, call: Call, name: str) -> None:
+        engine = self.engines[name]
+        if not engine.is_alive:
+            self.ask(call)
+            return
+        try:
+            engine.submit(call)
+        except AtCapacity as refusal:
+            self._leave(engine, call)
+            call.refusals += 1
+            if not self._by_steps:
+                self._refuse(call)
+                return
+            table = self._tables[call.ingress]
+            if type(refusal) is AtCapacity:
+                table.refuse(name, call.lane, refusal.retry_after_s)
+            call.route = Route((*call.route.avoid, name))
+            if call.refusals > MOST_REFUSALS or not table.has_other(call.route):
+                self._refuse(call)
+            else:
+                self.ask(call)
+        else:
+            self._counts[call.ingress][name] = len(engine.calls)  # the answer of a replica says how many it has
+
+    def _leave(self, engine: VirtualEngine, call: Call) -> None:
+        counts = self._counts[call.ingress]
+        counts[engine.name] = max(0, counts[engine.name] - 1)
+
+    def _refuse(self, call: Call) -> None:
+        call.is_refused, call.end_s = True, self.agenda.now - call.at
+        self.on_end(call)
