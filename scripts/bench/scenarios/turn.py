@@ -19,18 +19,25 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+import requests
 from rich.table import Table
 from websockets.sync.client import ClientConnection, connect
 
 from pipeline.spec import STEPS_PER_SECOND
 from scripts.bench.bench import Bench, Report
-from scripts.bench.client import BYTES_PER_SAMPLE, wait_until_idle
+from scripts.bench.client import BYTES_PER_SAMPLE, SPEECH, wait_until_idle
 from scripts.bench.systems import Served
 from scripts.bench.timeline import Timeline, shown, spread
 from scripts.bench.workload import Utterance
 
 FIRST = "I would like to tell you something about the weather. "
 SECOND = "It has been raining for three days and nobody knows when it stops."
+EXAMPLES = (
+    "The boat was red, and the sea was calm that morning.",
+    "今天天气很好，我们去公园走走吧。",
+    "On 12 May 2026 it cost $5.20, and room 12 had a good view.",
+)
+"""what the page offers to begin with"""
 TOKENS_PER_S = (20, 50, 100)
 CHARACTERS_PER_TOKEN = 4
 PLAYED_SHARE = 0.5
@@ -64,12 +71,13 @@ def run(bench: Bench) -> Report:
     """B14, a turn of a conversation: measures the first audio in pairs, turns at several rates of tokens, and interruptions."""
     served = bench.service(bench.options.demo_settings)
     url, pairs = served.endpoint.url, 5 if bench.options.quick else 30
-    over_http, over_socket = [], []
+    over_http, over_socket, of_page = [], [], []
     with opened(url) as socket:
         for number in range(pairs):
             bench.progress(f"first audio, pair {number + 1}")
             over_http.append(1e3 * bench.alone(served, Utterance(FIRST, 0, number)).ttfb_s)
             over_socket.append(1e3 * socket_first_audio(socket, number)[0])
+            of_page.append(1e3 * page_first_audio(url, number))
     turns: dict[int, list[Turn]] = {}
     for number, rate in product(range(bench.options.repeats), TOKENS_PER_S):
         bench.progress(f"{rate} tokens per second, turn {number + 1}")
@@ -81,6 +89,7 @@ def run(bench: Bench) -> Report:
     result = {
         "first_audio_http_ms": spread(over_http),
         "first_audio_socket_ms": spread(over_socket),
+        "first_audio_page_ms": spread(of_page),
         "turns": {str(rate): figures(rows) for rate, rows in turns.items()},
         "interruptions": {f"{lead_s:g}": cut_figures(rows) for lead_s, rows in cuts.items()},
     }
@@ -115,6 +124,7 @@ def table_of(result: dict[str, Any]) -> Table:
     table = Table("ms", "", title="B14  a turn of a conversation")
     table.add_row("first audio of a sentence, HTTP", shown(result["first_audio_http_ms"]))
     table.add_row("first audio of a sentence, socket", shown(result["first_audio_socket_ms"]))
+    table.add_row("first audio of an example of the page", shown(result["first_audio_page_ms"]))
     for rate, row in result["turns"].items():
         table.add_row(f"{rate} tokens per s: first audio after the sentence", shown(row["first_audio_ms"]))
         table.add_row(f"{rate} tokens per s: playback stalled", shown(row["stalled_ms"]))
@@ -141,6 +151,15 @@ def socket_first_audio(socket: ClientConnection, seed: int) -> tuple[float, floa
             first_s = first_s or time.perf_counter() - began
         audio_s = message.get("duration_ms", 0) / 1e3
     return first_s, audio_s
+
+
+def page_first_audio(url: str, number: int) -> float:
+    """Returns the seconds to the first audio of an example, asked for as the page does: events, with the times of words."""
+    body = speech(number) | {"input": EXAMPLES[number % len(EXAMPLES)], "stream_format": "sse", "timestamps": "word"}
+    began = time.perf_counter()
+    with requests.post(f"{url}{SPEECH}", json=body, stream=True, timeout=60) as reply:
+        next(line for line in reply.iter_lines(chunk_size=1) if b"speech.audio.delta" in line)
+        return time.perf_counter() - began
 
 
 def take_turn(url: str, tokens_per_s: int, seed: int) -> Turn:

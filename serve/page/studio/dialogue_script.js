@@ -5,7 +5,6 @@
  * The lines are read as the service reads them, but that a name nobody has yet is a new speaker. */
 
 export const NARRATOR = "Narrator";
-
 const MOST_NAME = 64, LONGEST_BEGINNING = MOST_NAME + 80;  // letters; the second with a direction
 const NAME = /^[\p{L}\p{N}][\p{L}\p{N}_ .'’-]{0,63}$/u;
 const MOST_WORDS = 4;  // of a line's beginning that is taken for a name

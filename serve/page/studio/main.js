@@ -13,8 +13,7 @@ import {asBook, draft, offer} from "./state.js";
 import {FIRST_TEXT, t} from "./strings.js";
 import {tools} from "./tools.js";
 
-const TITLES = ["Speak", "Dialogue", "Book", "Voices", "Workshop"];
-const SECTIONS = Object.fromEntries(TITLES.map(title => [title.toLowerCase(), title]));
+const SECTIONS = {speak: "Speak", dialogue: "Dialogue", book: "Book", voices: "Voices", workshop: "Workshop"};
 const [nav, main, place, top] = ["nav", "main", "tools", "top"].map(id => document.getElementById(id));
 const bar = playerBar(document.getElementById("player"));
 const opened = new Map();

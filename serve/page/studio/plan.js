@@ -9,7 +9,7 @@ import {button, el, field, row, seconds, select, table} from "./dom.js";
 import {attempt, errorPlace} from "./errors.js";
 import {bodyOf, textOf, warningsText} from "./speaking.js";
 import {draft} from "./state.js";
-import {t} from "./strings.js";
+import {languageName, t} from "./strings.js";
 import {nameOf, voiceOf} from "./voice_list.js";
 
 export function plan() {
@@ -82,7 +82,7 @@ function isOther(written, reading) {
 
 function segmentTable(segments) {
   return table("Segments", ["", "said", "language", "voice", "silence before", "about"], el("tbody", {}, segments.map(one => row([
-    one.index + 1, one.text, t(one.language), nameOf(voiceOf(one.voice), one.voice), one.silence_ms ? `${one.silence_ms} ms` : "", seconds(one.seconds)]))));
+    one.index + 1, one.text, languageName(one.language), nameOf(voiceOf(one.voice), one.voice), one.silence_ms ? `${one.silence_ms} ms` : "", seconds(one.seconds)]))));
 }
 
 export function lexiconEditor() {

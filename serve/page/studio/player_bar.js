@@ -14,6 +14,9 @@ import {draft} from "./state.js";
 import {t} from "./strings.js";
 import {nameOf, voiceOf} from "./voice_list.js";
 
+const BAR = 3;  // pixels, gap included
+const KEY_S = 1;
+const FAR_S = 10;
 const FIGURES = {first: "first audio", total: "finished after", length: "length", dry: "gaps", seed: "seed", voice: "voice", warnings: "left out"};
 
 /** Fills the bar; returns {follow(actor), act}: `actor` has errors, speak(), isReady() and watch(listener); without one there is no round button. */
@@ -81,10 +84,6 @@ export function playerBar(place) {
   };
   return {follow, act};
 }
-
-const BAR = 3;  // pixels, gap included
-const KEY_S = 1;
-const FAR_S = 10;
 
 function waveform() {
   const canvas = el("canvas", {id: "wave", tabIndex: 0, role: "slider", "aria-label": "Position", "aria-valuemin": 0});

@@ -29,11 +29,9 @@ export async function save(recording, format) {
 export const requestOf = (recording, format) => ({...recording.body, response_format: format});
 
 export function saveBlob(blob, name) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(blob);
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+  const href = URL.createObjectURL(blob);
+  el("a", {href, download: name}).click();
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
 }
 
 export function readAddress() {

@@ -6,7 +6,7 @@
 import {button, el, field, fold, options, select} from "./dom.js";
 import {newSeed} from "./speaking.js";
 import {draft, number} from "./state.js";
-import {t} from "./strings.js";
+import {languageName, t} from "./strings.js";
 import {disc, known, nameOf, soundOf, voiceOf, watchVoices} from "./voice_list.js";
 
 /** Returns an input that shows a value of a form and changes it. */
@@ -35,7 +35,7 @@ export function languageField() {
   watchVoices(() => {
     const offered = ["auto", ...known.languages];
     if (!offered.includes(draft.value.language)) offered.push(draft.value.language);
-    language.replaceChildren(...options(offered.map(each => [each, t(each === "auto" ? "as written" : each)])));
+    language.replaceChildren(...options(offered.map(each => [each, each === "auto" ? t("as written") : languageName(each)])));
     language.value = draft.value.language;
   });
   return field("Language", language);

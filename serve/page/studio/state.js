@@ -48,7 +48,6 @@ export function takeDraft(body) {
 export const JOBS = "v1/audio/jobs";
 export const FORMATS = ["m4b", "mp3", "opus", "aac", "flac", "wav"];
 export const FINISHED = ["succeeded", "failed", "cancelled"];
-
 export const book = new Kept(sessionStorage, "book", {voice: "", seed: "", locked: false, speed: "1", format: "m4b", readAs: "", words: false, open: ""});
 
 /** A file that was dropped anywhere, or the text of the form, until the section takes it. */

@@ -25,6 +25,8 @@ export function t(text, values = {}) {
   return found.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
 }
 
+export const languageName = code => t(code === "en" ? "English" : code === "zh" ? "Chinese" : code);
+
 /** Returns one sentence for an error: the page's own for its code, or the service's words. */
 export function sentenceOf({code, param, message}) {
   const own = (ERRORS[`${code}:${param}`] ?? ERRORS[code])?.[isChinese ? 1 : 0];
@@ -59,6 +61,7 @@ const ERRORS = {
   invalid_document: [null, "无法读取这个文件。"],
   reference_rejected: [null, "这段录音不能用作声音样本。"],
   out_of_range: [null, "有一项数值超出了范围。"],
+  "out_of_range:turns": ["The dialogue has more turns than one request may have.", "对话的句数超过了一次请求的上限。"],
 };
 
 const ZH = {
@@ -69,7 +72,7 @@ const ZH = {
   "This service asks for a key; it stays in this tab.": "此服务需要密钥；密钥只保存在本标签页。", "Use it": "使用", "Enter a key": "输入密钥",
   // Speak
   [FIRST_TEXT]: "你好。这句话还没有写完，就已经开始读了。", [DIALOGUE]: "小雅：是谁？\n大山：是我。\n小雅：请进。",
-  "Text": "文本", "Voice": "声音", "Language": "语言", "as written": "按文本", "en": "英语", "zh": "中文", "Speed": "语速", "Seed": "种子", "seed": "种子", "More": "更多",
+  "Text": "文本", "Voice": "声音", "Language": "语言", "as written": "按文本", "English": "英语", "Chinese": "中文", "Speed": "语速", "Seed": "种子", "seed": "种子", "More": "更多",
   "Write what is to be said.": "写下要读的内容。", "{long} of {most} characters": "{long} / {most} 字", "{long} of {most} characters: too long for one request.": "{long} / {most} 字：一次读不完。",
   "Make an audiobook of it": "做成有声书", "Examples": "示例", "A sentence": "一句英语", "In Chinese": "一句中文", "Numbers and a date": "数字和日期", "Two people": "两人对话",
   "choose a voice": "选择声音", "a new one each time": "每次不同", "Draw a seed": "随机种子", "keep": "固定", "Written as": "写法", "text": "文本", "SSML": "SSML",

@@ -8,6 +8,7 @@ import {json} from "./api.js";
 import {el, options} from "./dom.js";
 import {isChinese, t} from "./strings.js";
 
+const PITCHES = ["deep", "low", "middle", "high", "very high"];
 const listeners = new Set(), selects = new Set();
 export const known = {voices: [], languages: [], max_text_chars: Infinity};
 
@@ -45,8 +46,6 @@ export function unused(taken) {
   const distance = ({id}) => Math.min(...taken.map(other => Math.abs(hz(other) - hz(id))));
   return free.reduce((best, voice) => !best || (taken.length && distance(voice) > distance(best)) ? voice : best, undefined)?.id;
 }
-
-const PITCHES = ["deep", "low", "middle", "high", "very high"];
 
 /** Returns the voice of an id; for an empty one that of the service. */
 export const voiceOf = id => known.voices.find(voice => voice.id === (id || "default")) ?? known.voices.find(voice => voice.aliases.includes(id || "default"));

@@ -15,6 +15,7 @@ import {t} from "./strings.js";
 import {known, readVoices, voiceSelect} from "./voice_list.js";
 
 const SAMPLE_S = 2;
+const MOST_PARTS = 8;
 const samples = new Map();
 let sampling = null;
 
@@ -42,8 +43,6 @@ export async function preview(name, title = name) {
   const facts = {voice: name}, about = {title: t("Preview of {title}", {title}), facts, file: blob, fileName: fileName({title: "preview", facts}, "mp3")};
   await player.play(await player.decode(blob, about));
 }
-
-const MOST_PARTS = 8;
 
 /** Whether a voice has an embedding: ChatTTS without one has none, nor has a recording. */
 const isMixable = ({origin}) => !["built-in", "upload"].includes(origin);

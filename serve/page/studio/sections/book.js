@@ -14,6 +14,11 @@ import {FORMATS, JOBS, access, book, waiting} from "../state.js";
 import {t} from "../strings.js";
 import {voiceSelect} from "../voice_list.js";
 
+const AT_ONCE = 20;
+const FACTS = {"plan-chapters": "chapters", "plan-parts": "parts", "plan-characters": "characters", "plan-length": "length, about", "plan-ready": "ready"};
+const READ_AS = [["", "as its name says"], ["text", "text"], ["markdown", "Markdown"], ["ssml", "SSML"]];
+const BY_NAME = {md: "markdown", markdown: "markdown", ssml: "ssml", xml: "ssml"};
+
 export function create() {
   const view = jobView(() => {
     if (!view.job) book.set({open: ""});
@@ -39,8 +44,6 @@ export function create() {
   return {element, open};
 }
 
-const AT_ONCE = 20;
-
 /** Returns {element, read}; `onOpen(id)` is called for the one that is chosen. */
 function jobList(onOpen) {
   const rows = el("tbody", {id: "jobs"}), errors = errorPlace(), nothing = el("p", {class: "quiet"}, t("There is no book yet."));
@@ -60,10 +63,6 @@ function jobList(onOpen) {
   const read = () => attempt(errors, () => add());
   return {element: el("section", {class: "card", "aria-label": "My books"}, el("h3", {}, t("My books")), errors, nothing, shown, el("div", {class: "buttons"}, more)), read};
 }
-
-const FACTS = {"plan-chapters": "chapters", "plan-parts": "parts", "plan-characters": "characters", "plan-length": "length, about", "plan-ready": "ready"};
-const READ_AS = [["", "as its name says"], ["text", "text"], ["markdown", "Markdown"], ["ssml", "SSML"]];
-const BY_NAME = {md: "markdown", markdown: "markdown", ssml: "ssml", xml: "ssml"};
 
 /** Returns {element, take(file)}; `onStart(job)` gets the job that was accepted. */
 function bookForm(onStart) {

@@ -9,9 +9,11 @@ import {button, el, field, fold, options, select} from "../dom.js";
 import {attempt, confirm, errorPlace} from "../errors.js";
 import {draftActor} from "./speak.js";
 import {draft} from "../state.js";
-import {t} from "../strings.js";
+import {languageName, t} from "../strings.js";
 import {disc, known, nameOf, readVoices, soundOf, watchVoices} from "../voice_list.js";
 import {blendForm, hush, metadataFields, preview, recordingForm, sample, seedForm} from "../voice_making.js";
+
+const POINTED_MS = 250;
 
 export function create() {
   const errors = errorPlace(), status = el("p", {class: "quiet", role: "status", id: "voices-status"});
@@ -36,7 +38,7 @@ export function create() {
   watchVoices(({voices}) => {
     cards = voices.map(voice => ({voice, element: voiceCard(voice, say)}));
     const offered = [...new Set(voices.flatMap(voice => voice.languages))].sort(), chosen = language.value;
-    language.replaceChildren(...options([["", t("any")], ...offered.map(each => [each, t(each)])]));
+    language.replaceChildren(...options([["", t("any")], ...offered.map(each => [each, languageName(each)])]));
     language.value = offered.includes(chosen) ? chosen : "";
     mark(draft.value);
     show();
@@ -53,8 +55,6 @@ export function create() {
 
 const textOf = voice => [nameOf(voice), soundOf(voice), voice.id, voice.name, ...voice.aliases, ...Object.values(voice.labels ?? {}), voice.origin, voice.description, voice.licence]
   .join(" ").toLowerCase();
-
-const POINTED_MS = 250;
 
 function voiceCard(voice, say) {
   const errors = errorPlace(), more = el("div", {});
@@ -105,6 +105,6 @@ function sampleOn(node, id) {
 }
 
 function about({id, origin, aliases, version, languages, labels = {}, description, licence, consent}) {
-  return [version ? `${id}@${version}` : id, t(origin).replace(/^seed:/, `${t("seed")} `), aliases.length > 0 && `${t("also")}: ${aliases.join(", ")}`, languages.map(t).join(", "),
+  return [version ? `${id}@${version}` : id, t(origin).replace(/^seed:/, `${t("seed")} `), aliases.length > 0 && `${t("also")}: ${aliases.join(", ")}`, languages.map(languageName).join(", "),
     labels.pitch_hz && `${labels.pitch_hz} Hz`, t(description), licence && `${t("licence")}: ${licence}`, consent && t("with consent")].filter(Boolean).join(" · ");
 }

@@ -1,7 +1,9 @@
 """Faults that people found in the page, each once more, in a real browser; and the way of a newcomer."""
 
 import asyncio
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.responses import JSONResponse
@@ -20,6 +22,7 @@ from tests.support.studio import (
     FIRST_TEXT,
     PLAYED,
     attach,
+    code_of,
     go_to,
     has_heard,
     open_in,
@@ -32,6 +35,7 @@ from tests.support.studio import (
 
 pytestmark = pytest.mark.slow
 
+LABEL = "document.querySelector('#go').ariaLabel"
 NOTICE = "document.querySelector('#notice').className"
 BOX = "(box => [box.top, box.bottom])(document.querySelector({!r}).getBoundingClientRect())"
 SEEN = "[...document.querySelectorAll({!r})].filter(each => each.checkVisibility({{visibilityProperty: true}}))"
@@ -219,4 +223,67 @@ def test_one_press_of_an_example_is_heard(browser):
 
     speaker = Speaker()
     with people(speaker) as live:
+        visit(browser, live.url, see)
+
+
+def test_hasty_hands_do_what_they_mean(browser):
+    async def see(page: Page) -> None:
+        await page.tab.dblclick("#go")
+        await page.until(f"{LABEL} === 'Stop' && document.querySelector('#fact-length').textContent.endsWith(' s')")
+        await page.tab.keyboard.down("Control")
+        for _ in range(2):  # the second is the keyboard's own repetition
+            await page.tab.keyboard.down("Enter")
+        await page.tab.keyboard.up("Enter")
+        await page.tab.keyboard.up("Control")
+        await page.until(f"{LABEL} === 'Speak'")
+        # What speaks is stopped from every place, also from one that has no text of its own.
+        await page.click("#go")
+        for place in ("dialogue", "voices", "workshop", "book"):
+            await page.run(f"location.hash = '#/{place}'")
+        await page.until("document.querySelector('#book-file') !== null")
+        assert await page.run("document.querySelector('nav a[aria-current]').hash") == "#/book"
+        await page.click("#go")
+        await page.until("document.querySelector('#go').hidden")
+        assert page.problems == []
+
+    speaker = Speaker(chunks=None, pause_s=0.02)
+    with people(speaker) as live:
+        visit(browser, live.url, see)
+    assert speaker.closed == speaker.opened == 2
+
+
+@pytest.mark.parametrize(
+    ("fragment", "body"),
+    [
+        ("voice=alloy&text=Hi&seed=0", {"voice": "alloy", "seed": 0}),
+        ("text=Hi&speed=fast&temperature=&toString=1&__proto__=2&refine=perhaps&seed=5", {"seed": 5}),
+        ("text=Hi&speed=1.5&lexicon=&locked=&seed=7&input=x", {"speed": 1.5, "seed": 7}),
+    ],
+)
+def test_a_link_with_odd_values_is_read_as_far_as_it_goes(browser, fragment: str, body: dict[str, Any]):
+    async def see(page: Page) -> None:
+        await page.tab.goto("about:blank")
+        await page.open(f"{live.url}/#{fragment}")
+        await page.until("location.hash === '#/speak' && !document.querySelector('#go').disabled")
+        code = await code_of(page, "curl")
+        assert json.loads(code.partition("-d '")[2].rstrip("'")) == {"input": "Hi", "response_format": "mp3", **body}
+        assert page.problems == []
+
+    with people(Speaker()) as live:
+        visit(browser, live.url, see)
+
+
+def test_an_error_is_seen_where_one_is_and_text_has_its_own_direction(browser):
+    directions = "['#input', '#read-along'].map(each => getComputedStyle(document.querySelector(each)).direction)"
+
+    async def see(page: Page) -> None:
+        await write(page, "#input", "שלום עולם")
+        assert await page.run(directions) == ["rtl", "rtl"]
+        await unfold(page)
+        await write(page, "#seed", "seven")
+        await go_to(page, "voices")
+        await page.click("#go")
+        await page.until(f"{SEEN.format('main .error')}.length === 1")
+
+    with people(Speaker()) as live:
         visit(browser, live.url, see)

@@ -60,16 +60,6 @@ def test_the_ring_counts_each_time_it_runs_dry_and_waits_for_a_lead(run_in):
     assert run_in(script) == [[[0, 0], [8, 0], [20, 1], [20, 1], [25, 1], [25, 1]], "RangeError"]
 
 
-def test_a_recording_grows_with_its_samples(run_in):
-    script = """
-      const {Recording} = await load("recording.js"), recording = new Recording({title: ""});
-      const pcm = Int16Array.from({length: 105000}, (_, at) => (at * 7919) % 65536 - 32768);
-      for (let at = 0; at < pcm.length; at += 333) recording.append(pcm.slice(at, at + 333));
-      return [recording.length, recording.read(0, 2e5).every((one, at) => one === pcm[at] / 32768), recording.peaks.length];
-    """
-    assert run_in(script) == [105000, True, 206]
-
-
 def test_a_word_is_found_by_its_first_sample(run_in):
     script = """
       const {Recording, RATE} = await load("recording.js"), recording = new Recording({title: ""});
