@@ -18,7 +18,7 @@ _DAY = r"(?P<day>3[01]|[12]\d|0?[1-9])"
 _MONTH = r"(?P<month>1[0-2]|0?[1-9])"
 _YEAR = r"(?P<year>1[1-9]\d\d|20\d\d)"
 # The dot after p.m is a stop at the end of a sentence.
-_BEHIND_HALF = r"(?=\s?[a-z0-9,;:)–—-]|\s(?:[MTWFS][a-z]{2,5}day|[ECMP][SD]?T|GMT|UTC)\b)"
+_BEHIND_HALF = r"(?=\s?[a-z0-9,;:)–—-]|\s(?:[MTWFS][a-z]{2,5}day|[ECMP][SD]?T|CES?T|[BIJ]ST|GMT|UTC)\b)"
 _HALF = rf"(?:\s?(?P<half>[AaPp])(?:[Mm]\b|\.[Mm]\.{_BEHIND_HALF}|\.[Mm]\b))"
 
 _ABOUT = re.compile(r"(?:近|约|超过|过去|长达|大约|将近|至少|历时|历经|上下|整整|有着?|了)$")

@@ -118,8 +118,8 @@ RULES: list[Rule] = [
     rule("~", r"~+", Gap.COMMA),
     rule("/", r"(?<=[\u4e00-\u9fff])/(?=[\u4e00-\u9fff])", Gap.LIST),
     rule("'\"", r"['\"]+", Gap.NONE),
-    rule("|", r"\|+", Gap.COMMA),
+    rule("|", r"(?<=\s)\|(?=\s)|(?<=\w)\|(?=\w)", Gap.COMMA),
     rule("○", r"○(?=[○零一二三四五六七八九年月日室号])|(?<=[零一二三四五六七八九])○", ("零", "零")),
-    rule("/\\{}_[]•○`★☆", r"[/\\{}_\[\]•○`]|[★☆]+", Gap.SPACE),
+    rule("/\\|{}_[]•○`★☆", r"[/\\|{}_\[\]•○`]|[★☆]+", Gap.SPACE),
     rule("<>", r"[<>]", Gap.COMMA),
 ]
