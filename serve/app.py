@@ -58,9 +58,11 @@ def build_app(args: dict[str, Any]) -> Application:
         ConfigError: the args, or the file they stand in, are wrong, or a folder it names cannot be written.
     """
     config = read_app_config(args)
-    file = None if config.source is None else check_file(project_path(config.source))
-    if file is not None:
+    listens: str | None = None
+    if config.source is not None:
+        file = check_file(project_path(config.source))
         file.check_code()
+        listens = file.listens
     check_tracing(config.tracing)
     check_folders(config)
     if (risk := exposure_of_this_cluster()) is not None:
@@ -68,8 +70,7 @@ def build_app(args: dict[str, Any]) -> Application:
     tracing = config.tracing
 
     def stage(deployment: Any, name: str, *arguments: object) -> Application:
-        scaling = {} if file is None else file.deployment(name).get("autoscaling_config") or {}
-        router = router_config(name, by_steps=deployment is AcousticModel, may_sleep=scaling.get("min_replicas") == 0)
+        router = router_config(name, by_steps=deployment is AcousticModel)
         return deployed(deployment.options(name=name, request_router_config=router), *arguments)
 
     stages = {}
@@ -81,7 +82,7 @@ def build_app(args: dict[str, Any]) -> Application:
         stages[version.acoustic] = stage(AcousticModel, version.acoustic, pipeline.engine, checkpoint, tracing, beside)
         if version.owns_vocoder:
             stages[version.vocoder] = stage(Vocoder, version.vocoder, pipeline.vocoder, checkpoint, tracing)
-    return deployed(Ingress, config, stages, None if file is None else file.listens)
+    return deployed(Ingress, config, stages, listens)
 
 
 def deployed(deployment: Any, *constructor_args: object) -> Application:

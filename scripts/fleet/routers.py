@@ -126,7 +126,7 @@ def deploy(speeds: list[float]) -> DeploymentHandle[Any]:
     dealer = cast(Any, Speeds).remote(speeds)
     options = {"num_replicas": len(speeds), "max_ongoing_requests": 96, "ray_actor_options": {"num_cpus": 0}}
     own = RequestRouterConfig.model_validate(BACKOFF)
-    routers = {"serve": own, "steps": router_config(POLICIES["steps"], by_steps=True, may_sleep=False)}
+    routers = {"serve": own, "steps": router_config(POLICIES["steps"], by_steps=True)}
     stages = {
         name: cast(Any, serve.deployment(NullAcoustic)).options(name=name, request_router_config=routers[policy], **options)
         for policy, name in POLICIES.items()

@@ -73,6 +73,11 @@ class LocalHandle:
         """As StageHandle says."""
         return [await getattr(self.stage, method)()]
 
+    @property
+    def is_asleep(self) -> bool:
+        """As StageHandle says."""
+        return False
+
 
 def _fault(error: Exception) -> EngineFault:
     return EngineFault(f"a part of the service failed ({type(error).__name__})")

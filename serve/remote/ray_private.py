@@ -36,6 +36,16 @@ def is_stopping() -> bool:
     return bool(getattr(getattr(replica, "_replica_impl", None), "_shutting_down", False))
 
 
+def may_sleep(handle: DeploymentHandle[Any]) -> bool:
+    """True if a deployment may be without replicas (min_replicas: 0); False as long as nothing is known of it.
+
+    Serve tells its routers of settings as they change. Replaced by: the settings of a deployment in RequestRouter.
+    """
+    router: Any = getattr(getattr(handle, "_router", None), "_asyncio_router", None)
+    scaling = None if router is None else router._metrics_manager.autoscaling_config
+    return scaling is not None and scaling.min_replicas == 0
+
+
 async def broadcast(handle: DeploymentHandle[Any], method: str) -> list[Any]:
     """Calls a method of every replica and returns the results to wait for, each with `get_async` and `cancel`.
 

@@ -18,7 +18,7 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, 
 from ray.serve.handle import DeploymentHandle
 
 from pipeline.errors import AtCapacity, EngineDead, EngineFault, SynthesisError
-from serve.remote.ray_private import broadcast
+from serve.remote.ray_private import broadcast, may_sleep
 from serve.stages.replica_table import ReplicaTable
 from serve.stages.stage_handle import ReplicaDied, raised
 
@@ -79,6 +79,11 @@ class RemoteHandle:
             return []
         answers = await asyncio.gather(*map(_in_time, results))
         return [answer for answer in answers if answer is not None]
+
+    @property
+    def is_asleep(self) -> bool:
+        """As StageHandle says."""
+        return self.table.is_empty and may_sleep(self._handle)
 
 
 async def _in_time(result: Any) -> object:

@@ -26,7 +26,6 @@ class WatchedRouter(FIFOMixin, RequestRouter):
     def initialize_state(self, **settings: Any) -> None:
         """Takes the settings of `router_config`."""
         self._table = table_of(settings["deployment"])
-        self._table.may_sleep = settings["may_sleep"]
         self._by_name: dict[str, RunningReplica] = {}
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
@@ -80,7 +79,7 @@ def _call_of(pending: PendingRequest | None) -> tuple[Prompt | None, Route]:
     return prompt, route
 
 
-def router_config(deployment: str, *, by_steps: bool, may_sleep: bool) -> RequestRouterConfig:
+def router_config(deployment: str, *, by_steps: bool) -> RequestRouterConfig:
     """Returns Serve's settings of the router of a stage.
 
     Args:
@@ -89,7 +88,7 @@ def router_config(deployment: str, *, by_steps: bool, may_sleep: bool) -> Reques
     return RequestRouterConfig.model_validate(
         {
             "request_router_class": f"{__name__}:{'StepRouter' if by_steps else 'WatchedRouter'}",
-            "request_router_kwargs": {"deployment": deployment, "may_sleep": may_sleep},
+            "request_router_kwargs": {"deployment": deployment},
             **BACKOFF,
         }
     )

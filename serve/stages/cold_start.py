@@ -57,7 +57,7 @@ class ColdStarts:
 
     def state(self, name: str) -> Wakefulness:
         """Returns whether a deployment has replicas now, as far as this process knows."""
-        if not self._handles[name].table.is_asleep:
+        if not self._handles[name].is_asleep:
             return Wakefulness.AWAKE
         return Wakefulness.WAKING if name in self._calls else Wakefulness.ASLEEP
 

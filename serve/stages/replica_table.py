@@ -1,7 +1,7 @@
 """ReplicaTable: what is known of each replica of a stage, and the order in which a new call should ask them.
 
 In:    load reports, refusals and builds, as they travel with answers; the names of the replicas; calls per replica
-Out:   an order of names; AtCapacity where every replica has just refused; whether the stage is asleep
+Out:   an order of names; AtCapacity where every replica has just refused; whether there is none
 Owns:  one table per deployment and process
 Never: Ray; a call
 
@@ -58,13 +58,11 @@ class ReplicaTable:
         self._refusals: dict[tuple[str, Lane], _Refusal] = {}
         self._weights: tuple[float, ...] = ()  # accumulated, of `_names`
         self._weighed_at = -WEIGHTS_S
-        self.may_sleep = False
-        """the deployment may be without replicas"""
 
     @property
-    def is_asleep(self) -> bool:
-        """True if the deployment may be without replicas, and is, as far as this process knows."""
-        return self.may_sleep and self._names == ()
+    def is_empty(self) -> bool:
+        """True if there is no replica, as far as this process knows."""
+        return self._names == ()
 
     @property
     def reports(self) -> list[LoadReport]:

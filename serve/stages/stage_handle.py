@@ -43,6 +43,11 @@ class StageHandle(Protocol):
         """Returns the answers of all replicas that answer in time: one that hangs does not hide the others."""
         ...
 
+    @property
+    def is_asleep(self) -> bool:
+        """True if the stage may be without replicas, and is, as far as this process knows."""
+        ...
+
 
 def raised(answer: Any) -> Any:
     """Returns an answer of a stage; raises it if it is an error that travelled as a value."""

@@ -37,3 +37,10 @@ def text_handle(frontend: TextFrontend, **methods: Callable[..., object]) -> Rem
         return getattr(frontend, operation)(*arguments)
 
     return local_handle(ask=ask, **methods)
+
+
+def with_least(handle: RemoteHandle, least: int) -> RemoteHandle:
+    """The handle, as Serve keeps it up to date: its deployment has so many replicas at least."""
+    scaling = SimpleNamespace(autoscaling_config=SimpleNamespace(min_replicas=least))
+    cast(Any, handle._handle)._router = SimpleNamespace(_asyncio_router=SimpleNamespace(_metrics_manager=scaling))
+    return handle

@@ -34,7 +34,7 @@ from serve.stages.replica_context import ReplicaContext
 from serve.stages.text_stage import TextStage, together
 from serve.stages.vocoder_stage import VocoderStage
 from tests.support.fakes import PromptMaker, StepMaker, ToneDecoder
-from tests.support.handles import Blocks, local_handle, text_handle
+from tests.support.handles import Blocks, local_handle, text_handle, with_least
 from tests.support.services import RedisServer
 from tests.support.waiting import until
 
@@ -87,8 +87,7 @@ async def test_a_stage_that_sleeps_is_no_trouble_and_the_refused_wake_it():
         return {}
 
     parts = await ingress_setup.build_parts(CONTEXT, config, deployed, None)
-    acoustic = deployed[version.acoustic]
-    acoustic.table.may_sleep = True
+    acoustic = with_least(deployed[version.acoustic], 0)
     acoustic.table.set_replicas([])
     cast(Any, acoustic._handle).stats = SimpleNamespace(remote=start)
     speech, status, replicas_ = parts.services.speech, parts.status, parts.replicas

@@ -53,7 +53,7 @@ async def test_a_handle_answers_as_its_stage():
     assert await handle.ask("answer", 5, trace="t") == (5, "t")
     assert [item async for item in handle.stream("items", 1, 2)] == [1, 2]
     assert await handle.ask_all("stats") == [{"waiting": 0}]
-    assert not handle.table.is_asleep
+    assert not handle.is_asleep
 
 
 @pytest.mark.parametrize(

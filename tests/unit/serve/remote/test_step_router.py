@@ -38,7 +38,7 @@ class Replica:
 
 def router_over(*names: str, kind: type[WatchedRouter] = StepRouter) -> Any:
     router: Any = kind(ID, DeploymentHandleSource.REPLICA, use_replica_queue_len_cache=True)
-    router.initialize_state(**router_config(ID.name, by_steps=True, may_sleep=True).request_router_kwargs)
+    router.initialize_state(**router_config(ID.name, by_steps=True).request_router_kwargs)
     router.update_replicas([Replica(name) for name in names])
     return router
 
@@ -86,8 +86,8 @@ async def test_calls_without_a_prompt_reach_every_replica():
 
 async def test_the_table_knows_the_replicas_as_serve_does():
     router, table = router_over("one", "two"), table_of(ID.name)
-    assert (table.has_other(Route(avoid=("one",))), table.is_asleep) == (True, False)
+    assert (table.has_other(Route(avoid=("one",))), table.is_empty) == (True, False)
     router.on_replica_actor_died(ReplicaID("two", ID))
     assert not table.has_other(Route(avoid=("one",)))
     router.update_replicas([])
-    assert table.is_asleep
+    assert table.is_empty

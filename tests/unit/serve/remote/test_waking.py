@@ -31,7 +31,7 @@ from serve.stages.cold_start import FIRST_GUESS_S, LEAST_S, ColdStarts, Wakefuln
 from serve.stages.replica_table import table_of
 from tests.support.clock import HeldClock
 from tests.support.fakes import Speaker, make_speech_services
-from tests.support.handles import local_handle
+from tests.support.handles import local_handle, with_least
 from tests.support.waiting import until
 
 
@@ -42,8 +42,7 @@ class Deployment:
         self.calls = 0
         self.comes = comes
         self.start = asyncio.Event()
-        self.handle = local_handle(stats=self._answer)
-        self.handle.table.may_sleep = may_sleep
+        self.handle = with_least(local_handle(stats=self._answer), int(not may_sleep))
         self.set_replicas(replicas)
 
     def set_replicas(self, count: int) -> None:
@@ -77,9 +76,10 @@ async def test_what_is_awake_is_not_asked_for(replicas: int, may_sleep: bool):
 
 
 def test_as_long_as_nothing_is_known_of_a_deployment_it_counts_as_awake():
-    handle = local_handle()
-    handle.table.may_sleep = True
-    assert ColdStarts({"text": handle}, 1.0).is_awake("text")
+    assert ColdStarts({"text": with_least(local_handle(), 0)}, 1.0).is_awake("text")
+    unknown = local_handle()
+    unknown.table.set_replicas([])
+    assert ColdStarts({"text": unknown}, 1.0).is_awake("text")
 
 
 async def test_the_refused_leave_one_call_for_each_stage_and_are_told_what_is_left():
@@ -205,7 +205,7 @@ class Autoscaler:
 
 def config_of(min_replicas: int) -> DeploymentConfig:
     scaling = AutoscalingConfig.model_validate({**from_zero(600), "min_replicas": min_replicas, "metrics_interval_s": 0.05})
-    router = router_config(ID.name, by_steps=True, may_sleep=min_replicas == 0)
+    router = router_config(ID.name, by_steps=True)
     return DeploymentConfig(autoscaling_config=scaling, request_router_config=router)
 
 
@@ -242,16 +242,16 @@ def router_to(controller: Controller) -> Any:
 @pytest.mark.usefixtures("apart")
 async def test_serves_router_says_who_sleeps_and_one_call_that_waits_starts_a_replica(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(replica_table, "_TABLES", {})
-    table, controller, config = table_of(ID.name), Controller(), config_of(0)
+    controller, config = Controller(), config_of(0)
     router, autoscaler = router_to(controller), Autoscaler(config)
     handle = handle_over(router)
-    assert not table.is_asleep, "nothing is known yet"
+    remote = RemoteHandle(handle, table_of(ID.name))
+    remote._handle = handle  # whose router is this test's
+    assert not remote.is_asleep, "nothing is known yet"
     router._asyncio_router.update_deployment_config(config)
     router._asyncio_router.update_deployment_targets(DeploymentTargetInfo(is_available=True, running_replicas=[]))
-    assert table.is_asleep
+    assert remote.is_asleep
     assert autoscaler.hears(controller.reports) == 0
-    remote = RemoteHandle(handle, table)
-    remote._handle = handle  # whose router is this test's
     waking = ColdStarts({ID.name: remote}, 300.0)
     for _ in range(3):
         with pytest.raises(StageAsleep):
@@ -260,6 +260,8 @@ async def test_serves_router_says_who_sleeps_and_one_call_that_waits_starts_a_re
     assert router._asyncio_router._metrics_manager.num_queued_requests == 1, "one call, however many were refused"
     await until(lambda: autoscaler.hears(controller.reports) == 1)  # the first report may be of a moment before
     assert waking.state(ID.name) is Wakefulness.WAKING
+    router._asyncio_router.update_deployment_config(config_of(1))
+    assert not remote.is_asleep, "it always should have one"
 
 
 # A replica that stops.

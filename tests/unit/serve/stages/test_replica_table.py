@@ -136,14 +136,11 @@ def test_what_has_left_is_forgotten_and_may_not_report():
     assert not table.has_other(Route(build="a"))
 
 
-def test_asleep_is_what_may_be_without_replicas_and_is():
+def test_empty_is_what_is_known_to_have_no_replica():
     table = ReplicaTable()
-    table.may_sleep = True
-    assert not table.is_asleep, "nothing is known yet"
+    assert not table.is_empty, "nothing is known yet"
     table.set_replicas([])
-    assert table.is_asleep
-    table.may_sleep = False
-    assert not table.is_asleep
+    assert table.is_empty
     assert table_of("a test's") is table_of("a test's") is not table_of("another one's")
 
 
