@@ -51,6 +51,7 @@ class RunLog:
             self.handler = rotating = RotatingFileHandler(place, maxBytes=MOST_BYTES, backupCount=OLDER, encoding="utf-8")
             if Path(place).stat().st_size:
                 rotating.doRollover()
+        self.handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk ends no service
 
     def write(self, line: str) -> None:
         """Writes a line."""

@@ -188,6 +188,13 @@ def test_a_service_that_does_not_come_up_is_ended_and_what_is_missing_is_said(co
     assert f"{announce.address_here(config.host, config.port)}/ready does not answer (ConnectionError)" in output
 
 
+def test_a_full_disk_costs_lines_of_the_log_alone(capfd: pytest.CaptureFixture[str]):
+    log = RunLog("/dev/full")
+    log.write("That is wrong")
+    assert log.latest() == ["That is wrong"]
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_stranger_on_the_port_is_not_taken_for_the_service(config: Settings):
     """Somebody may have come between the look at the ports and the start."""
 
