@@ -52,7 +52,7 @@ def test_sixteen_clients_at_once_hear_what_each_hears_alone(service: Service):
         reply = service.speak(
             input=f"Client {index} says this. It has two sentences.", seed=1000 + index, voice=voices[index % len(voices)]
         )
-        assert reply.status_code == 200
+        assert reply.status_code == 200, reply.text
         return reply.content
 
     alone = [hear(index) for index in range(16)]
