@@ -5,6 +5,7 @@ Out:   FOLDER/pages, laid out as the checkout is, and FOLDER/mkdocs.yml with the
 Never: a second list of pages: the navigation is the README's table
 """
 
+import argparse
 import json
 import re
 import shutil
@@ -32,7 +33,9 @@ SAMPLES = (
 
 def main() -> int:
     """Writes the folder anew."""
-    folder = Path(sys.argv[1]).resolve()
+    parser = argparse.ArgumentParser(description="Collect the pages of the site.")
+    parser.add_argument("folder", type=Path, help="is written anew")
+    folder = parser.parse_args().folder.resolve()
     shutil.rmtree(folder, ignore_errors=True)
     pages = folder / "pages"
     for path in linked(PROJECT / FIRST):

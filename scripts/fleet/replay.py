@@ -4,11 +4,11 @@ In:    results of B4 and B5, whose texts and arrivals follow from their options
 Out:   predicted and measured first audio; the mean error of the points that nothing was fitted to
 Never: a measurement: the device is fitted to a quarter of the points of B5
 
-    python -m scripts.fleet.replay [scripts/bench/results]
+    python -m scripts.fleet.replay [scripts/bench/results/epyc]
 """
 
+import argparse
 import json
-import sys
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
@@ -113,10 +113,13 @@ def errors(predicted: tuple[float, float], row: Result) -> Errors:
     return [mine / measured - 1 for mine, measured in zip(predicted, (row["ttfb_p50_s"], row["ttfb_p95_s"]), strict=True)]
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     """Fits, replays and prints."""
-    folder = Path(arguments[0]) if arguments else RESULTS
-    b1, b4, b5 = (read(name, folder) for name in ("b1", "b4", "b5"))
+    parser = argparse.ArgumentParser(description="Replay B4 and B5 of a set of results in virtual time.")
+    parser.add_argument("folder", type=Path, nargs="?", default=RESULTS / "epyc", help="with b1, b4 and b5 (default: epyc)")
+    b1, b4, b5 = (read(name, parser.parse_args().folder) for name in ("b1", "b4", "b5"))
+    if b1 is None or b5 is None:
+        parser.error("there is no result of B1 or B5")
     rows: list[Any] = b5["listeners"]
     fitted = rows[FITTED - 1 :: FITTED]
     options = b5["options"]
@@ -152,4 +155,4 @@ def show(name: str, predicted: tuple[float, float], row: Result) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

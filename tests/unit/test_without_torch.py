@@ -220,6 +220,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(IN_TORCH, ("torch",)),
     "scripts/bench": ("bench",),
     "scripts/chaos": ("bench",),
+    "scripts/fleet": ("bench",),
     "scripts/evaluate/alignment_heads.py": ("judge",),
     "scripts/evaluate/intelligibility.py": ("judge",),
     "scripts/evaluate/listening.py": ("judge",),
