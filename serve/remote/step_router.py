@@ -52,7 +52,7 @@ class WatchedRouter(FIFOMixin, RequestRouter):
 
 
 class StepRouter(WatchedRouter):
-    """Asks the replica whose first audio would come soonest; other calls than those of `generate` go to one of two."""
+    """Asks the replica whose first audio would come soonest; calls without a prompt go to one of two."""
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None

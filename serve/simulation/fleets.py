@@ -68,9 +68,10 @@ def parse_fleet(text: str) -> list[Device]:
     devices: list[Device] = []
     for part in text.split("+"):
         number, _, name = part.strip().rpartition("*")
-        if name not in DEVICES or not (number or "1").isascii() or not (number or "1").isdigit():
+        number = number or "1"
+        if name not in DEVICES or not (number.isascii() and number.isdigit() and int(number)):
             raise ConfigError(f"{part!r} is no part of a fleet: write 4*H100+4*L4, with {', '.join(DEVICES)}")
-        devices += [DEVICES[name]] * int(number or 1)
+        devices += [DEVICES[name]] * int(number)
     return devices
 
 
@@ -153,7 +154,7 @@ def offered(listeners: float) -> float:
 
 
 def fewest(device: Device, listeners: int, seconds: float) -> tuple[int, Figures]:
-    """Returns the smallest number of cards that is enough, and what they make of it.
+    """Returns the smallest number of cards that is enough, and what they make of it; or one that is not, where none is.
 
     Where that many cannot be simulated call by call, a card of the largest fleet that can be counts for each.
     """

@@ -77,8 +77,8 @@ class Call:
     """to its end, or its refusal [s]"""
     is_refused: bool = False
     refusals: int = 0
-    delivered: int = 0
-    """steps by replicas that have died since"""
+    repeated: int = 0
+    """steps by replicas that have died since: the next one makes them again"""
     route: Route = field(default_factory=Route)
 
 
@@ -129,13 +129,12 @@ class VirtualEngine:
 
     def submit(self, call: Call) -> None:
         """Queues a call. Raises AtCapacity and DeadlineUnmeetable as the engine does."""
-        now, left = self._agenda.now, call.steps - call.delivered
-        has_begun = call.delivered > 0
+        now, has_begun = self._agenda.now, call.first_s is not None
         lane = Lane.INTERACTIVE if has_begun and call.lane is not Lane.BULK else call.lane
         promise_s = None if has_begun else call.promise_s
-        scheduling = SchedulingParams(lane, call.tenant, promise_s, min(self.device.first_steps, left))
+        scheduling = SchedulingParams(lane, call.tenant, promise_s, min(self.device.first_steps, call.steps))
         is_known = self.config.ignore_eos
-        most = left if is_known else int(CAP * left) + SPARE
+        most = call.steps if is_known else int(CAP * call.steps) + SPARE
         sequence = Sequence(
             Prompt(IDS, MASK, Head.CODE, Segment("", 0, is_last=True), most, scheduling=scheduling),
             SamplingParams(min_steps=most if is_known else 1),
@@ -164,7 +163,7 @@ class VirtualEngine:
         """Returns the calls that it was working on."""
         self.is_alive, self._launched = False, None
         for sequence, call in self.calls.items():
-            call.delivered += sequence.steps
+            call.repeated += sequence.steps
         return list(self.calls.values())
 
     def _round(self) -> None:
@@ -194,13 +193,13 @@ class VirtualEngine:
             if not scheduler.holds(sequence):
                 continue
             call = self.calls[sequence]
-            end, before = call.steps - call.delivered, sequence.steps
-            sequence.steps = min(end, before + steps_per_round)
+            before = sequence.steps
+            sequence.steps = min(call.steps, before + steps_per_round)
             self.steps += sequence.steps - before
             if before < sequence.prompt.scheduling.first_steps <= sequence.steps:
                 sequence.first_block_at = now
                 self._service.hear(self, call)
-            if sequence.steps >= end:
+            if sequence.steps >= call.steps:
                 scheduler.release(sequence)
                 scheduler.queue.learn(sequence)
                 self._times.sequence_s.add(now - sequence.submitted_at)
@@ -262,7 +261,7 @@ class VirtualService:
             self._send(call, min(self.draws.sample(names, min(2, len(names))), key=counts.__getitem__))
 
     def kill(self, name: str) -> int:
-        """Ends a replica; its calls go on elsewhere at their step. Returns how many they are."""
+        """Ends a replica; its calls are made anew elsewhere. Returns how many they are."""
         engine = self.engines[name]
         calls = engine.die()
         alive = [other for other, entry in self.engines.items() if entry.is_alive]

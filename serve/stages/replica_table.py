@@ -10,6 +10,7 @@ of calls comes from whoever routes, and the time of a step from the reports.
 """
 
 import random
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from pipeline.types import Lane, LoadReport
 REFUSED_S = 0.25  # a replica that has refused a lane is asked last for so long: its queue holds seconds of work
 DRAWS = 3  # replicas that are compared: with more, all processes that route would choose the same one between two reports
 WEIGHTS_S = 0.25  # how long the weights of the draws are used
+LATEST_S = 10.0  # how long a report says who waits: where nobody is sent any more, no answer says that the queue has emptied
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class _Refusal:
 
 
 class ReplicaTable:
-    """The replicas of one deployment, as one process knows them. Threads may share it: no table is changed while it is read."""
+    """The replicas of one deployment, as one process knows them. The thread that routes and those that call share it."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, draws: random.Random | None = None) -> None:
         """
@@ -52,8 +54,10 @@ class ReplicaTable:
         """
         self._clock = clock
         self._draws = draws or random.Random()
+        self._changes = threading.Lock()
         self._names: tuple[str, ...] | None = None
         self._reports: dict[str, LoadReport] = {}
+        self._reported_at: dict[str, float] = {}
         self._builds: dict[str, str] = {}
         self._refusals: dict[tuple[str, Lane], _Refusal] = {}
         self._weights: tuple[float, ...] = ()  # accumulated, of `_names`
@@ -69,30 +73,43 @@ class ReplicaTable:
         """The latest report of each replica that has sent one."""
         return list(self._reports.values())
 
+    @property
+    def most_waiting(self) -> int:
+        """The most sequences that wait before one replica, by the reports of the last LATEST_S."""
+        earliest = self._clock() - LATEST_S
+        waiting = (report.waiting for report in self.reports if self._reported_at.get(report.replica, earliest) > earliest)
+        return max(waiting, default=0)
+
     def set_replicas(self, names: Iterable[str]) -> None:
         """Replaces the names of the replicas, and forgets what is known of others."""
-        self._names = tuple(names)
-        present = set(self._names)
-        self._reports = {name: report for name, report in self._reports.items() if name in present}
-        self._builds = {name: build for name, build in self._builds.items() if name in present}
-        self._refusals = {key: refusal for key, refusal in self._refusals.items() if key[0] in present}
-        self._weighed_at = -WEIGHTS_S
+        with self._changes:
+            self._names = tuple(names)
+            present = set(self._names)
+            self._reports = {name: report for name, report in self._reports.items() if name in present}
+            self._reported_at = {name: at for name, at in self._reported_at.items() if name in present}
+            self._builds = {name: build for name, build in self._builds.items() if name in present}
+            self._refusals = {key: refusal for key, refusal in self._refusals.items() if key[0] in present}
+            self._weighed_at = -WEIGHTS_S
 
     def report(self, report: LoadReport) -> None:
         """Takes the report of a replica; that of one that has left says nothing any more."""
-        if self._names is None or report.replica in self._names:
-            self._reports[report.replica] = report
-            self._builds[report.replica] = report.build
+        with self._changes:
+            if self._names is None or report.replica in self._names:
+                self._reports[report.replica] = report
+                self._reported_at[report.replica] = self._clock()
+                self._builds[report.replica] = report.build
 
     def learn_build(self, replica: str, build: str) -> None:
         """Takes the fingerprint of a replica."""
-        self._builds[replica] = build
+        with self._changes:
+            self._builds[replica] = build
 
     def refuse(self, replica: str, lane: Lane, retry_after_s: float) -> None:
         """Records that a replica has no room for a lane; less urgent lanes count as refused too."""
         now, lanes = self._clock(), list(Lane)
-        for other in lanes[lanes.index(lane) :]:
-            self._refusals[replica, other] = _Refusal(now + REFUSED_S, now + retry_after_s)
+        with self._changes:
+            for other in lanes[lanes.index(lane) :]:
+                self._refusals[replica, other] = _Refusal(now + REFUSED_S, now + retry_after_s)
 
     def check_room(self, lane: Lane) -> None:
         """Checks that not every replica has refused a lane within REFUSED_S.

@@ -102,9 +102,9 @@ class Replicas:
         fullness, slowest, before = 0.0, (0.0, 0.0), self._listened
         self._listened = {}
         for version in self._rollout.versions.values():
-            engine = version.pipeline.engine
-            for report in self._handles[version.acoustic].table.reports:
-                fullness = max(fullness, report.waiting / engine.max_waiting if engine.max_waiting else 0.0)
+            engine, table = version.pipeline.engine, self._handles[version.acoustic].table
+            fullness = max(fullness, table.most_waiting / engine.max_waiting if engine.max_waiting else 0.0)
+            for report in table.reports:
                 key = version.acoustic, report.replica, report.build  # one that was swapped counts anew
                 total = report.listened_s, report.listened_steps / STEPS_PER_SECOND
                 self._listened[key] = total

@@ -59,8 +59,10 @@ class Segment:
     def may_follow_other_build(self, other: OtherBuild, table: ReplicaTable) -> bool:
         """Counts a replica of another build; returns True if one of the right build may be left."""
         self._other_builds += 1
+        if not other.replica:
+            return False
         table.learn_build(other.replica, other.build)
-        return bool(other.replica) and self._other_builds <= MOST_OTHER_BUILDS and table.has_other(self.route)
+        return self._other_builds <= MOST_OTHER_BUILDS and table.has_other(self.route)
 
     def prompt(self) -> Prompt:
         """Returns the prompt for the next replica: what is listened to is more urgent than whatever has not begun."""

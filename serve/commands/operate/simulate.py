@@ -27,7 +27,7 @@ from serve.simulation.fleets import (
 )
 from serve.simulation.virtual_time import VirtualService
 
-SECONDS = 12.0
+SECONDS, MOST_SECONDS = 12.0, 3600
 COLUMNS = "{:34} {:>8} {:>9} {:>9} {:>9} {:>9}"
 
 
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--gpus", required=True, help=f"cards, as 4*H100+4*L4; one name alone: how many are enough; {', '.join(DEVICES)}"
     )
     parser.add_argument("--listeners", type=_count, required=True, help="who always listen: one second of audio a second each")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of virtual time (default: %(default)g)")
+    parser.add_argument("--seconds", type=_seconds, default=SECONDS, help="of virtual time (default: %(default)g)")
     args = parser.parse_args(arguments)
     try:
         cards = parse_fleet(args.gpus)
@@ -54,9 +54,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{card.name}: {card.slots} slots, {card.full_s * 1e3:.1f} ms for a step of all of them, {card.source}")
     if args.gpus in DEVICES:
         number, figures = fewest(cards[0], args.listeners, args.seconds)
-        print(f"{number} {args.gpus} are enough for {args.listeners} listeners")
+        answer = "enough" if figures.is_enough else "not enough, nor would more be,"
+        print(f"{number} {args.gpus} are {answer} for {args.listeners} listeners")
         show([(f"{number}*{args.gpus}, or a part of them", figures)])
-        return 0
+        return int(not figures.is_enough)
     simulate = partial(run, steps_per_s=offered(args.listeners), seconds=args.seconds)
     whole, less_one = (VirtualService(cards, ingresses=INGRESSES, steps_per_round=STEPS_PER_ROUND) for _ in range(2))
     fastest = max(less_one.engines.values(), key=lambda engine: engine.device.steps_per_s).name
@@ -80,6 +81,13 @@ def _count(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, found {text}")
     return number
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 1 <= seconds <= MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"must be between 1 and {MOST_SECONDS}, found {text}")
+    return seconds
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import logging
 
 import pytest
 
+from pipeline.config import PipelineConfig
 from pipeline.errors import (
     AtCapacity,
     AudioFault,
@@ -15,8 +16,13 @@ from pipeline.errors import (
     StageAsleep,
     StageUnavailable,
 )
+from pipeline.spec import STEPS_PER_SECOND
+from serve.config.model_versions import versions_of
+from serve.resilience.rollout import Rollout
 from serve.stages.pipelines import is_its_failure
-from serve.stages.replicas import Builds, fullest_gpu, is_well, trouble_in
+from serve.stages.replicas import Builds, Replicas, fullest_gpu, is_well, trouble_in
+from tests.support.factories import make_report
+from tests.support.handles import local_handle
 
 
 @pytest.mark.parametrize(
@@ -93,3 +99,16 @@ def test_a_replica_of_the_release_before_which_tells_no_fingerprint_does_not_cou
     builds = Builds()
     builds.report("Vocoder", [{}, {"fingerprint": "native"}])
     assert (builds.differing, builds.count(["Vocoder"])) == ({}, 1)
+
+
+def test_the_load_is_that_of_the_fullest_queue_and_of_the_slowest_engine():
+    versions, handle = versions_of(PipelineConfig(), {}), local_handle()
+    replicas, table = Replicas(Rollout(versions), dict.fromkeys(("AcousticModel", "TextNormalizer"), handle), 1.0), handle.table
+    table.set_replicas(["one", "two"])
+    for name, waiting in (("one", 0), ("two", versions[0].pipeline.engine.max_waiting // 2)):
+        table.report(make_report(name, waiting=waiting))
+    assert replicas.load() == (0.5, 0.0, 0.0)
+    table.report(make_report("one", listened_s=1.0, listened_steps=94))
+    table.report(make_report("two", listened_s=3.0, listened_steps=94))
+    assert replicas.load() == (0.0, 3.0, 94 / STEPS_PER_SECOND)
+    assert replicas.load() == (0.0, 0.0, 0.0), "nothing was spoken since"

@@ -1,8 +1,10 @@
 """The table of a stage's replicas: who is asked first, who is not asked, when a lane is full."""
 
 import random
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import AtCapacity
 from pipeline.types import Lane, LoadReport
-from serve.stages.replica_table import ANYWHERE, DRAWS, REFUSED_S, ReplicaTable, Route, table_of
+from serve.stages.replica_table import ANYWHERE, DRAWS, LATEST_S, REFUSED_S, ReplicaTable, Route, table_of
 from tests.support.clock import HeldClock
 from tests.support.factories import make_report as report
 
@@ -134,6 +136,43 @@ def test_what_has_left_is_forgotten_and_may_not_report():
     assert not table.has_other(Route(avoid=("one",)))
     table.learn_build("one", "b")
     assert not table.has_other(Route(build="a"))
+
+
+class Interrupted(str):
+    """The name of a replica, whose table another thread wants to change while the table of names is made anew."""
+
+    during: Callable[[], object] | None = None
+    thread: threading.Thread
+
+    def __hash__(self) -> int:
+        if (during := self.during) is not None:
+            self.during = None
+            self.thread = threading.Thread(target=during)
+            self.thread.start()
+            self.thread.join(0.05)  # where it has to wait, it goes on afterwards
+        return super().__hash__()
+
+
+def test_a_call_may_report_while_the_router_changes_the_names():
+    name = Interrupted("one")
+    table = table_with(report(name), report("two"))
+    name.during = lambda: table.report(report("new"))
+    table.set_replicas(["one", "two", "new"])
+    name.thread.join()
+    assert {entry.replica for entry in table.reports} == {"one", "two", "new"}
+
+
+def test_who_waits_is_forgotten_where_no_answer_comes_any_more():
+    clock = HeldClock(5.0)
+    table = table_with(report("slow", waiting=9), report("fast", waiting=2), clock=clock)
+    clock.now += LATEST_S / 2
+    assert table.most_waiting == 9
+    table.report(report("fast", waiting=1))
+    clock.now += LATEST_S / 2
+    assert table.most_waiting == 1
+    clock.now += LATEST_S
+    assert table.most_waiting == 0
+    assert len(table.reports) == 2, "what they have made still counts"
 
 
 def test_empty_is_what_is_known_to_have_no_replica():
