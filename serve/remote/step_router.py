@@ -66,7 +66,7 @@ class StepRouter(WatchedRouter):
         names = self._table.order(
             prompt.scheduling.lane,
             prompt.scheduling.first_steps,
-            lambda name: cache.get(by_name[name].replica_id) or 0 if name in by_name else 0,
+            lambda name: cache.get(by_name[name].replica_id) if name in by_name else None,
             route,
         )
         return [[by_name[name]] for name in names if name in by_name] or either

@@ -9,6 +9,7 @@ A count of calls says nothing of speed and length; a report says both, and is as
 of calls comes from whoever routes, and the time of a step from the reports.
 """
 
+import math
 import random
 import threading
 import time
@@ -22,7 +23,7 @@ from pipeline.types import Lane, LoadReport
 REFUSED_S = 0.25  # a replica that has refused a lane is asked last for so long: its queue holds seconds of work
 DRAWS = 3  # replicas that are compared: with more, all processes that route would choose the same one between two reports
 WEIGHTS_S = 0.25  # how long the weights of the draws are used
-LATEST_S = 10.0  # how long a report says who waits: where nobody is sent any more, no answer says that the queue has emptied
+LATEST_S = 10.0  # how long a report says how many are there: where no more calls go, no answer says that the queue has emptied
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,8 @@ class ReplicaTable:
     @property
     def most_waiting(self) -> int:
         """The most sequences that wait before one replica, by the reports of the last LATEST_S."""
-        earliest = self._clock() - LATEST_S
-        waiting = (report.waiting for report in self.reports if self._reported_at.get(report.replica, earliest) > earliest)
-        return max(waiting, default=0)
+        now = self._clock()
+        return max((report.waiting for report in self.reports if self._is_latest(report.replica, now)), default=0)
 
     def set_replicas(self, names: Iterable[str]) -> None:
         """Replaces the names of the replicas, and forgets what is known of others."""
@@ -129,11 +129,11 @@ class ReplicaTable:
         """Returns True if a replica may take the call."""
         return bool(self._allowed(self._names or (), route))
 
-    def order(self, lane: Lane, first_steps: int, calls: Callable[[str], int], route: Route = ANYWHERE) -> list[str]:
+    def order(self, lane: Lane, first_steps: int, calls: Callable[[str], int | None], route: Route = ANYWHERE) -> list[str]:
         """Draws a few replicas by their capacity; the one whose first audio would come soonest is the first.
 
         Args:
-            calls: returns how many calls a replica has.
+            calls: returns how many calls a replica has; None: not known, and its latest report says it.
 
         Returns:
             names; those that `route` allows, or any where it allows none.
@@ -151,6 +151,8 @@ class ReplicaTable:
 
         def rank(name: str) -> tuple[bool, float, float]:
             count, report = calls(name), self._reports.get(name) or usual
+            if count is None:
+                count = report.running + report.waiting if report is not None and self._is_latest(name, now) else 0
             refusal = self._refusals.get((name, lane))
             is_full = refusal is not None and refusal.until > now
             if report is None:
@@ -158,6 +160,9 @@ class ReplicaTable:
             return is_full, report.first_audio_s(count, lane, first_steps), count / report.usable
 
         return sorted(drawn, key=rank)
+
+    def _is_latest(self, name: str, now: float) -> bool:
+        return now - self._reported_at.get(name, -math.inf) < LATEST_S
 
     def _allowed(self, names: tuple[str, ...], route: Route) -> tuple[str, ...]:
         def may_take(name: str) -> bool:

@@ -64,6 +64,15 @@ def test_calls_that_came_after_the_report_count():
     assert order(table, {"one": 6, "two": 4})[0] == "two"
 
 
+def test_where_the_number_of_calls_is_not_known_the_latest_report_says_it():
+    clock = HeldClock(5.0)
+    fast = report("fast", running=4, waiting=3, waiting_steps=(0.0, 300.0, 0.0), remaining_steps=40.0)
+    table = table_with(report("slow", 0.02), fast, clock=clock)
+    assert table.order(Lane.STANDARD, FIRST_STEPS, lambda name: None)[0] == "slow"
+    clock.now += LATEST_S
+    assert table.order(Lane.STANDARD, FIRST_STEPS, lambda name: None)[0] == "fast"
+
+
 def test_a_replica_without_a_report_counts_as_slow_and_gets_its_share():
     table = table_with(report("slow", 0.02), report("fast", 0.01), names=("new",))
     assert order(table)[0] == "fast"
