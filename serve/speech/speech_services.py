@@ -28,7 +28,7 @@ class SpeechServices:
     stream: SpeechStream
     """synthesises a request with the pipelines behind the handles"""
     awake: Callable[[SynthesisRequest], Awaitable[float]]
-    """returns how long it waited for the stages of a request to have replicas [s]; raises StageAsleep"""
+    """returns how long it waited for the stages of a request to have replicas [s]; raises StageAsleep, AtCapacity"""
     voice_id: Callable[[str | None], str]
     """any name of a voice to its stable id; None to that of the default voice; raises UnknownVoice"""
     lexicons: LexiconLibrary

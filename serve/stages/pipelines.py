@@ -89,13 +89,11 @@ class VersionPipelines:
         """Streams the audio of a request from the version it names, and reports its outcome to the rollout.
 
         Raises:
-            as Synthesizer.stream; StageAsleep; RequestQuarantined, AtCapacity: as Quarantine.track, ReplicaTable.check_room.
+            as Synthesizer.stream; StageAsleep; RequestQuarantined: as Quarantine.track.
         """
         with self._quarantine.track(request):
             version = self._version(request)
             self._cold_starts.check(needed_by(version))
-            if request.cache.mode in (CacheMode.NO_STORE, CacheMode.REFRESH):  # otherwise the cache may answer
-                self._handles[version.acoustic].table.check_room(request.scheduling.lane)
             began, first_audio_s, failed = time.monotonic(), None, False
             try:
                 async with aclosing(self._synthesizers[version.id].stream(request)) as chunks:
@@ -112,15 +110,19 @@ class VersionPipelines:
                 self._rollout.ended(version.id, failed=failed, first_audio_s=first_audio_s)
 
     async def awake(self, request: SynthesisRequest) -> float:
-        """Returns once every stage of the version has a replica.
+        """Returns once every stage of the version has a replica; called before anything is paid or logged.
 
         Returns:
             how long it waited, at most the time that is promised for the first audio [s].
 
         Raises:
-            StageAsleep: it takes longer.
+            StageAsleep: it takes longer. AtCapacity: every replica has just refused the lane, and the cache may not answer.
         """
-        return await self._cold_starts.wait(needed_by(self._version(request)), request.scheduling.first_audio_s or 0.0)
+        version = self._version(request)
+        waited_s = await self._cold_starts.wait(needed_by(version), request.scheduling.first_audio_s or 0.0)
+        if request.cache.mode in (CacheMode.NO_STORE, CacheMode.REFRESH):
+            self._handles[version.acoustic].table.check_room(request.scheduling.lane)
+        return waited_s
 
     async def read(self, request: SynthesisRequest) -> SpeechText:
         """Returns the text as the version normalises it, without a step of the model."""

@@ -15,9 +15,9 @@ import redis
 
 from pipeline.checkpoint.capabilities import ALL_CAPABILITIES
 from pipeline.engine.engine import EngineStats
-from pipeline.errors import EngineDead, StageAsleep
+from pipeline.errors import AtCapacity, EngineDead, StageAsleep
 from pipeline.text.isolation.isolated_frontend import TextStats
-from pipeline.types import Prompt, SamplingParams
+from pipeline.types import Lane, Prompt, SamplingParams
 from serve.app import exposure, exposure_of_this_cluster
 from serve.config.app_config import AppConfig, TracingConfig, read_app_config
 from serve.ingress import ingress_setup
@@ -71,7 +71,6 @@ async def test_a_replica_is_built_speaks_its_first_words_and_names_its_work():
     for name, work in ingress_setup.background_work(CONTEXT, config, parts):
         names.append(name)
         work.close()
-    names = names
     follows = ["voices", "lexicons", "keys", "resume tokens", "writes", "metrics", "metrics of jobs", "purges"]
     assert names == [*follows, "fingerprints", "silent stages", "jobs", "conversations"]
 
@@ -109,6 +108,20 @@ async def test_a_stage_that_sleeps_is_no_trouble_and_the_refused_wake_it():
             assert [type(event) async for event in events][-1] is Finished
     assert status.wakefulness() == {}
     assert {breaker.opened for breaker in replicas_.breakers.values()} == {0}
+
+
+async def test_where_every_replica_has_just_refused_a_request_is_refused_before_it_is_paid_for():
+    config = read_app_config({"degrade": {"steps": []}})
+    deployed: dict[str, Any] = handles(config)
+    speech = (await ingress_setup.build_parts(CONTEXT, config, deployed, None)).services.speech
+    table, body = deployed[config.versions[0].acoustic].table, SpeechBody(input="Hello there.", voice=None)
+    table.set_replicas(["one"])
+    table.refuse("one", Lane.STANDARD, 2.0)
+    with open_speech(speech, RequestContext("one")) as session:
+        with pytest.raises(AtCapacity, match="every replica"):
+            await session.accept(body)
+        assert session._recorder.job is None, "it is counted, and has no lines of its own in the log"
+        await session.accept(body.model_copy(update={"seed": 7, "cache": "default"}))  # the cache may have it
 
 
 async def test_the_operators_status_has_what_the_page_shows():
