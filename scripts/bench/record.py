@@ -18,8 +18,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "scripts" / "bench" / "results"
-SETS = {"epyc": "AMD EPYC, AVX-512", "xeon": "Intel Xeon at 2.5 GHz, AVX-512", "avx2": "AMD EPYC, AVX2 alone"}
+SETS = {"epyc": "AMD EPYC, AVX-512", "xeon": "Intel Xeon at 2.5 GHz, AVX-512", "epyc-masked": "AMD EPYC, AVX2 alone"}
 """folder of RESULTS -> the kind of processor that it is of; limits are judged on the worst of them"""
+KINDS = ((("AMD EPYC",), "epyc"), (("Xeon", "2.50GHz"), "xeon"))
+"""words of a processor's name -> its set"""
 MASKS = ("CHATTTS_INSTRUCTIONS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
 """environment variables that hide a part of the processor, from native code, from torch, and from torch's two libraries"""
 
@@ -46,10 +48,9 @@ def hardware() -> Result:
 def here() -> Path:
     """Returns the folder of this machine's kind of processor."""
     machine = hardware()
-    if machine["masks"]:
-        return RESULTS / "avx2"
-    words = re.findall("[a-z0-9]+", machine["cpu"].lower())
-    return RESULTS / next((word for word in words if word in SETS), "-".join(words[:2]) or platform.machine())
+    name = next((name for words, name in KINDS if all(word in machine["cpu"] for word in words)), None)
+    name = name or "-".join(re.findall("[a-z0-9]+", machine["cpu"].lower())) or platform.machine()
+    return RESULTS / (f"{name}-masked" if machine["masks"] else name)
 
 
 def _commit() -> str:

@@ -115,7 +115,7 @@ def handles(config: AppConfig, opened: ExitStack) -> dict[str, LocalHandle]:
         return value
 
     async def generate(
-        prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, trace: str
+        prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, *_: object
     ) -> AsyncGenerator[StepBlock, None]:
         async with aclosing(engine.generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted)) as blocks:
             async for block in blocks:

@@ -26,6 +26,7 @@ from pipeline.text.segment import MEASURED
 from pipeline.types import SynthesisRequest, Voice
 from pipeline.voices.catalogue import DEFAULT
 from pipeline.yaml_loader import parse_yaml
+from scripts.bench import record
 from scripts.bench.__main__ import SCENARIOS, options_of, parse, title_of
 from scripts.bench.bench import MAX_PROMPT, MAX_STEPS
 from scripts.bench.client import Refused, drive
@@ -404,6 +405,20 @@ def test_a_summary_judges_what_is_kept_and_names_what_is_missing(tmp_path):
     text = markdown(summarise(tmp_path))
     assert "| ≥ 7 x | ≥ 10 x | 20 x (19.9 - 20.1) | 8 x (7.9 - 8.1) | limit kept |" in text
     assert "| ≤ 15 ms | ≤ 4 ms | 40 ms (39.9 - 40.1) |  | limit missed |" in text
+
+
+@pytest.mark.parametrize(
+    ("cpu", "masks", "folder"),
+    [
+        ("AMD EPYC 9R14", {}, "epyc"),
+        ("AMD EPYC 9R14", {"CHATTTS_INSTRUCTIONS": "avx2"}, "epyc-masked"),
+        ("Intel(R) Xeon(R) Processor @ 2.50GHz", {}, "xeon"),
+        ("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", {}, "intel-r-xeon-r-platinum-8481c-cpu-2-70ghz"),
+    ],
+)
+def test_a_set_of_results_is_of_one_kind_of_processor(monkeypatch, cpu: str, masks: dict[str, str], folder: str):
+    monkeypatch.setattr(record, "hardware", lambda: {"cpu": cpu, "masks": masks})
+    assert record.here() == RESULTS / folder
 
 
 def test_a_result_holds_the_machine_and_the_commit_and_is_the_last_line(tmp_path, capsys):

@@ -22,11 +22,12 @@ from pipeline.native import compiler
 from pipeline.native.compiler import library
 from pipeline.native.instructions import Instructions
 from pipeline.paths import triton_folder
-from serve.commands import doctor, doctor_gpu, doctor_redis, roofline
+from serve.commands import doctor, doctor_gpu, doctor_redis
 from serve.commands.doctor import Finding, Status
 from serve.commands.doctor_redis import redis_servers
 from serve.config.app_config import PROJECT, AppConfig, read_app_config
 from serve.config.config_file import check_file
+from serve.simulation import roofline
 from tests.support.disks import small_disk
 from tests.support.machine import needs_native
 from tests.support.ports import free_port

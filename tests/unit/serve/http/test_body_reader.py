@@ -185,6 +185,7 @@ ROUTES = [
     ("POST", "/v1/text-to-dialogue/stream/with-timestamps"),
     ("POST", "/v1/speak"),
     ("POST", "/v2/speak"),
+    ("POST", "/v1/auth/grant"),
     ("POST", "/dev/captioned_speech"),
     ("POST", "/piper"),
     ("POST", "/vapi"),
