@@ -102,8 +102,6 @@ class Engine:
         self._width = checkpoint.gpt_spec.width
         self._scheduler = Scheduler(config)
         self._loop = EngineLoop(config, self._scheduler, observer or NullEngineObserver(), clock)
-        self._report = self._scheduler.load_report()
-        self._reported = (0, 0, 0)  # rounds, running and waiting sequences, when the report was made
         with named_out_of_memory("the acoustic model", "lower engine.slots and engine.kv_budget_mib, or give it more memory"):
             self._runner = self._loop.start(lambda: factory(config, checkpoint))
 
@@ -219,15 +217,10 @@ class Engine:
             )
 
     def load_report(self) -> LoadReport:
-        """Returns the work before the engine, as of the latest round."""
+        """Returns the work before the engine."""
         with self._loop.wake:
-            scheduler, loop = self._scheduler, self._loop
-            state = loop.rounds, scheduler.num_running, scheduler.num_waiting
-            if state != self._reported:
-                steps = loop.listened_rounds * self._config.steps_per_round
-                self._report = replace(scheduler.load_report(), listened_steps=steps, listened_s=loop.listened_s)
-                self._reported = state
-            return self._report
+            steps = self._loop.listened_rounds * self._config.steps_per_round
+            return replace(self._scheduler.load_report(), listened_steps=steps, listened_s=self._loop.listened_s)
 
     @property
     def num_graphs(self) -> int:

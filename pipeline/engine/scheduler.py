@@ -142,6 +142,8 @@ class Scheduler:
         self.queue = WaitQueue(config)
         self.pace = Pace(config.max_rtf, config.slots)
         self._plans = 0
+        self._report: LoadReport | None = None
+        self._reported = (0, 0, 0)  # plans, running and waiting sequences, when it was made
         self._slots = SlotTable(config.slots)
         self.rounds_ahead = 0
         """rounds that were launched and not yet read when a plan is made"""
@@ -164,20 +166,19 @@ class Scheduler:
         return min(self._config.slots, self.pace.most_rows + paused)
 
     def load_report(self) -> LoadReport:
-        """Returns the work before the engine."""
+        """Returns the work before the engine, as of the latest plan and of who has come since. Its owner says who listened."""
+        state = self._plans, self.num_running, self.num_waiting
+        if self._report is None or state != self._reported:
+            self._report, self._reported = self._new_report(), state
+        return self._report
+
+    def _new_report(self) -> LoadReport:
         running, waiting = self._running(), list(self.queue)
+        predicted = {sequence: self.queue.predict(sequence) for sequence in (*running, *waiting)}
         steps = dict.fromkeys(Lane, 0.0)
-        total = 0.0
         for sequence in waiting:
-            predicted = self.queue.predict(sequence)
-            steps[sequence.lane] += predicted - sequence.steps
-            total += predicted
-        remaining = 0.0
-        for sequence in running:
-            predicted = self.queue.predict(sequence)
-            remaining += predicted - sequence.steps
-            total += predicted
-        count = len(running) + len(waiting)
+            steps[sequence.lane] += predicted[sequence] - sequence.steps
+        remaining = sum(predicted[sequence] - sequence.steps for sequence in running)
         fixed_s, row_s = self.pace.line()
         return LoadReport(
             usable=self.usable_slots,
@@ -185,7 +186,7 @@ class Scheduler:
             waiting=len(waiting),
             waiting_steps=(steps[Lane.INTERACTIVE], steps[Lane.STANDARD], steps[Lane.BULK]),
             remaining_steps=remaining,
-            mean_steps=total / count if count else self.queue.usual_steps,
+            mean_steps=sum(predicted.values()) / len(predicted) if predicted else self.queue.usual_steps,
             fixed_s=fixed_s,
             row_s=row_s,
             listened_steps=0,

@@ -40,6 +40,7 @@ from serve.remote.remote_handle import RemoteHandle
 from serve.remote.replica import replica_context
 from serve.remote.step_router import BACKOFF, router_config
 from serve.resilience.autoscaling import EngineLoad
+from serve.simulation.fleets import quantiles
 from serve.stages.acoustic_stage import AcousticStage, short_prompt
 from serve.stages.replica_table import table_of
 from serve.stages.stage_clients import StageGenerator
@@ -153,9 +154,8 @@ def measure(
     ]
     firsts = [first for answer in answers for first in answer.result()]
     served = sorted(first for first in firsts if first is not None)
-    at = [round(1000 * served[min(len(served) - 1, int(share * len(served)))]) for share in (0.5, 0.95, 0.99)]
-    refused = 1 - len(served) / len(firsts)
-    line = {"policy": policy, "load": load, "calls": len(firsts), "refused": round(refused, 4)}
+    at = [round(1000 * first_s) for first_s in quantiles(served)]
+    line = {"policy": policy, "load": load, "calls": len(firsts), "refused": round(1 - len(served) / len(firsts), 4)}
     return line | dict(zip(("p50_ms", "p95_ms", "p99_ms"), at, strict=True))
 
 

@@ -148,6 +148,11 @@ def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
     return p50, p95, p99
 
 
+def service_of(devices: Sequence[Device]) -> VirtualService:
+    """Returns a service over cards, as configs/gpu.yaml sets it."""
+    return VirtualService(devices, ingresses=INGRESSES, steps_per_round=STEPS_PER_ROUND)
+
+
 def offered(listeners: float) -> float:
     """Returns the steps per second that so many listeners, who always listen, ask for."""
     return listeners * STEPS_PER_SECOND
@@ -174,4 +179,4 @@ def fewest(device: Device, listeners: int, seconds: float) -> tuple[int, Figures
 
 
 def _figures(device: Device, number: int, steps_per_s: float, seconds: float) -> Figures:
-    return run(VirtualService([device] * number, ingresses=INGRESSES, steps_per_round=STEPS_PER_ROUND), steps_per_s, seconds)
+    return run(service_of([device] * number), steps_per_s, seconds)

@@ -24,7 +24,6 @@ from pipeline.engine.sequence import Sequence, StepStream
 from pipeline.errors import AtCapacity
 from pipeline.types import Head, Lane, LoadReport, Prompt, SamplingParams, SchedulingParams, Segment
 from serve.stages.replica_table import ReplicaTable, Route
-from serve.stages.taken_over import MOST_REFUSALS
 
 IDS, MASK = np.zeros((32, 4), np.int64), np.ones(32, np.bool_)
 TIMEOUT_S = 600.0
@@ -124,8 +123,6 @@ class VirtualEngine:
         self._times = RoundTimes(config.steps_per_round)
         self._launched: tuple[Plan, float, float, float] | None = None  # with its prefill, its duration and its end
         self._rounds = 0
-        self._report: LoadReport | None = None
-        self._reported = (0, 0, 0)  # rounds, running and waiting sequences, when the report was made
 
     def submit(self, call: Call) -> None:
         """Queues a call. Raises AtCapacity and DeadlineUnmeetable as the engine does."""
@@ -154,10 +151,7 @@ class VirtualEngine:
 
     def report(self) -> LoadReport:
         """Returns what travels with an answer."""
-        state = self._rounds, self.scheduler.num_running, self.scheduler.num_waiting
-        if self._report is None or state != self._reported:
-            self._report, self._reported = replace(self.scheduler.load_report(), replica=self.name), state
-        return self._report
+        return replace(self.scheduler.load_report(), replica=self.name)
 
     def die(self) -> list[Call]:
         """Returns the calls that it was working on."""
@@ -303,16 +297,12 @@ class VirtualService:
         except AtCapacity as refusal:
             self._leave(engine, call)
             call.refusals += 1
-            if not self._by_steps:
-                self._refuse(call)
-                return
+            refusal.replica = name
             table = self._tables[call.ingress]
-            if type(refusal) is AtCapacity:
-                table.refuse(name, call.lane, refusal.retry_after_s)
-            call.route = Route((*call.route.avoid, name))
-            if call.refusals > MOST_REFUSALS or not table.has_other(call.route):
+            if not self._by_steps or (following := table.after_refusal(refusal, call.lane, call.route)) is None:
                 self._refuse(call)
             else:
+                call.route = following
                 self.ask(call)
         else:
             self._counts[call.ingress][name] = len(engine.calls)  # the answer of a replica says how many it has

@@ -22,6 +22,7 @@ from pipeline.types import Lane, LoadReport
 
 REFUSED_S = 0.25  # a replica that has refused a lane is asked last for so long: its queue holds seconds of work
 DRAWS = 3  # replicas that are compared: with more, all processes that route would choose the same one between two reports
+MOST_REFUSALS = 1  # for want of room, that are followed by another try
 WEIGHTS_S = 0.25  # how long the weights of the draws are used
 LATEST_S = 10.0  # how long a report says how many are there: where no more calls go, no answer says that the queue has emptied
 
@@ -110,6 +111,15 @@ class ReplicaTable:
         with self._changes:
             for other in lanes[lanes.index(lane) :]:
                 self._refusals[replica, other] = _Refusal(now + REFUSED_S, now + retry_after_s)
+
+    def after_refusal(self, refusal: AtCapacity, lane: Lane, route: Route) -> Route | None:
+        """Records a refusal for want of room. Returns the route of one more try; None: the refusal is final."""
+        if not refusal.replica:
+            return None
+        if type(refusal) is AtCapacity:  # a promise that cannot be kept says nothing about others
+            self.refuse(refusal.replica, lane, refusal.retry_after_s)
+        following = replace(route, avoid=(*route.avoid, refusal.replica))
+        return following if len(route.avoid) < MOST_REFUSALS and self.has_other(following) else None
 
     def check_room(self, lane: Lane) -> None:
         """Checks that not every replica has refused a lane within REFUSED_S.

@@ -16,7 +16,6 @@ from serve.stages.replica_table import ReplicaTable, Route
 
 MOST_TRIES = 2  # of a segment that has not begun
 MOST_FAIL_OVERS = 4  # of one that has
-MOST_REFUSALS = 1  # for want of room, that are followed by another try
 MOST_OTHER_BUILDS = 16  # replicas that are asked although they turn out to be of another build
 OTHER_BUILD = "the replica that spoke has died, and the others are of another build"
 
@@ -28,7 +27,7 @@ class Segment:
         self._prompt = prompt
         self._place = Position()
         self._died_at: float | None = None
-        self.deaths = self._refusals = self._other_builds = 0
+        self.deaths = self._other_builds = 0
         self._avoid: tuple[str, ...] = ()
 
     @property
@@ -47,14 +46,12 @@ class Segment:
         return self.deaths < (1 + MOST_FAIL_OVERS if self.has_begun else MOST_TRIES)
 
     def may_follow_refusal(self, refusal: AtCapacity, table: ReplicaTable) -> bool:
-        """Counts a refusal for want of room; returns True if one more replica may be asked."""
-        self._refusals += 1
-        if refusal.replica and type(refusal) is AtCapacity:  # a promise that cannot be kept says nothing about others
-            table.refuse(refusal.replica, self._prompt.scheduling.lane, refusal.retry_after_s)
-        if not refusal.replica or self.has_begun or self._refusals > MOST_REFUSALS:
+        """Takes a refusal for want of room; returns True if one more replica may be asked."""
+        following = table.after_refusal(refusal, self._prompt.scheduling.lane, self.route)
+        if following is None or self.has_begun:
             return False
-        self._avoid = (*self._avoid, refusal.replica)
-        return table.has_other(self.route)
+        self._avoid = following.avoid
+        return True
 
     def may_follow_other_build(self, other: OtherBuild, table: ReplicaTable) -> bool:
         """Counts a replica of another build; returns True if one of the right build may be left."""

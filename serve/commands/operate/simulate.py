@@ -16,16 +16,14 @@ from pipeline.errors import ConfigError
 from serve.simulation.fleets import (
     DEVICES,
     GOAL_S,
-    INGRESSES,
     MOST_REFUSED,
-    STEPS_PER_ROUND,
     Figures,
     fewest,
     offered,
     parse_fleet,
     run,
+    service_of,
 )
-from serve.simulation.virtual_time import VirtualService
 
 SECONDS, MOST_SECONDS = 12.0, 3600
 COLUMNS = "{:34} {:>8} {:>9} {:>9} {:>9} {:>9}"
@@ -59,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         show([(f"{number}*{args.gpus}, or a part of them", figures)])
         return int(not figures.is_enough)
     simulate = partial(run, steps_per_s=offered(args.listeners), seconds=args.seconds)
-    whole, less_one = (VirtualService(cards, ingresses=INGRESSES, steps_per_round=STEPS_PER_ROUND) for _ in range(2))
+    whole, less_one = service_of(cards), service_of(cards)
     fastest = max(less_one.engines.values(), key=lambda engine: engine.device.steps_per_s).name
     rows = [(f"{args.listeners} listeners", simulate(whole))]
     if len(cards) > 1:
