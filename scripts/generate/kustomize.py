@@ -16,7 +16,7 @@ Manifest = dict[str, Any]
 
 KEYS = {"apiVersion", "kind", "resources", "namespace", "labels", "patches", "images"}
 CUSTOM = {"RayService"}  # merged as RFC 7386 says; Kubernetes' own kinds merge lists by name, which nothing here needs
-CLUSTER_WIDE = {"Namespace"}
+CLUSTER_WIDE = {"Namespace", "PriorityClass"}
 
 
 def render(folder: Path) -> list[Manifest]:

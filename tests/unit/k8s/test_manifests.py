@@ -25,7 +25,7 @@ from scripts.generate.k8s_config import (
     patch_of,
     patch_path,
 )
-from scripts.generate.kustomize import Manifest, change, containers, render
+from scripts.generate.kustomize import CLUSTER_WIDE, Manifest, change, containers, render
 from serve.commands.launch import ray_environment
 from serve.commands.launch.ray_environment import Place
 from serve.config.config_file import check_file, find_mistakes
@@ -139,7 +139,7 @@ def test_pods_fit_kubernetes_schema(documents):
 def test_everything_lives_in_the_overlays_namespace(documents):
     (namespace,) = of_kind(documents, "Namespace")
     for document in documents:
-        if document is not namespace:
+        if document["kind"] not in CLUSTER_WIDE:
             assert document["metadata"]["namespace"] == namespace["metadata"]["name"], document["metadata"]["name"]
 
 
@@ -340,7 +340,24 @@ def test_every_container_is_locked_down(documents):
         for container in containers(pod):
             context = container["securityContext"]
             assert context["allowPrivilegeEscalation"] is False, name
+            assert context["readOnlyRootFilesystem"] is True, name
             assert context["capabilities"]["drop"] == ["ALL"], name
+
+
+def test_ray_can_write_to_tmp_and_its_autoscaler_to_the_log_of_the_head(ray_service):
+    cluster = cluster_of(ray_service)
+    autoscaler, (head,) = cluster["autoscalerOptions"], cluster["headGroupSpec"]["template"]["spec"]["containers"]
+    assert autoscaler["securityContext"]["readOnlyRootFilesystem"] is True
+    for container in [autoscaler, *(pod["spec"]["containers"][0] for pod in ray_pods(ray_service).values())]:
+        places = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        assert {"/tmp", "/tmp/ray"} <= set(places)
+    assert all(mount in head["volumeMounts"] for mount in autoscaler["volumeMounts"])
+
+
+def test_every_pod_of_prod_outranks_other_work(rendered):
+    (priority,) = of_kind(rendered["prod"], "PriorityClass")
+    pods = {name: pod for name, pod in all_pods(rendered["prod"]).items() if name != "fetch-weights"}
+    assert {pod["spec"].get("priorityClassName") for pod in pods.values()} == {priority["metadata"]["name"]}
 
 
 def test_every_container_knows_its_limits(documents):
@@ -392,13 +409,13 @@ def test_haproxy_starts_through_our_program(documents):
     assert os.access(program, os.X_OK)
 
 
-def test_disruption_budgets_cover_every_worker(documents, ray_service):
+def test_disruption_budgets_let_one_worker_go_where_there_are_two(documents, ray_service):
+    """As whole numbers of pods that stay: a RayCluster has no scale, and without it any other budget refuses every eviction."""
     budgets = of_kind(documents, "PodDisruptionBudget")
-    for group, pod in ray_pods(ray_service).items():
-        if group == "head":
-            continue
-        matching = [budget for budget in budgets if matches(budget["spec"]["selector"], pod["metadata"]["labels"])]
-        assert len(matching) == 1, group
+    for group in cluster_of(ray_service)["workerGroupSpecs"]:
+        labels = group["template"]["metadata"]["labels"] | {"ray.io/group": group["groupName"]}  # KubeRay's label
+        matching = [budget["spec"]["minAvailable"] for budget in budgets if matches(budget["spec"]["selector"], labels)]
+        assert matching == ([group["minReplicas"] - 1] if group["minReplicas"] > 1 else []), group["groupName"]
 
 
 def test_every_pod_is_behind_a_network_policy(documents):
