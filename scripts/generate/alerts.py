@@ -167,6 +167,14 @@ ALERTS: tuple[Alert, ...] = (
         "ticket",
         "Jobs cannot go on: the disk of jobs.folder is full",
     ),
+    Alert("ChatTTSJobsQueued", "max(ray_chattts_jobs_queued_seconds) > 1800", "10m", "ticket", "A job has waited half an hour"),
+    Alert(
+        "ChatTTSDiskFull",
+        "max by (instance) (ray_node_disk_utilization_percentage) > 90",
+        "10m",
+        "ticket",
+        "The disk of Ray's session and logs is nearly full on {{ $labels.instance }}",
+    ),
     Alert(
         "ChatTTSVersionOut",
         "max(max_over_time(ray_chattts_version_out_of_service[5m])) > 0",
@@ -188,4 +196,5 @@ ALERTS: tuple[Alert, ...] = (
         "ticket",
         "Replicas of {{ $labels.deployment }} start again and again",
     ),
+    Alert("ChatTTSWatchdog", "vector(1)", "0m", "none", "Alerts arrive: silence of this one is the alert"),
 )

@@ -1,18 +1,20 @@
-"""Monitoring: turns the tables of panels and alerts into the Grafana dashboard and the Prometheus rules.
+"""Monitoring: turns the tables of panels and alerts into the dashboard, the rules, and what Prometheus keeps of a scrape.
 
 In:    panels.py, alerts.py
-Out:   k8s/monitoring/dashboard.json, rules.yaml, prometheusrule.yaml, written by `python -m scripts.generate`
+Out:   k8s/monitoring/dashboard.json, rules.yaml, prometheusrule.yaml, the runbook's table of goals; what podmonitor.yaml
+       and container/prometheus.yaml keep; written by `python -m scripts.generate`
 Owns:  those files
 Never: a metric that is not exported (tests/unit/k8s/test_monitoring.py)
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from scripts.generate.alerts import ALERTS, Alert
+from scripts.generate.alerts import ALERTS, OBJECTIVES, Alert
 from scripts.generate.panels import PANELS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +25,7 @@ SITE = "https://docs.example.com"  # yours: where what `make site` writes is pub
 # Of Ray's own metrics, those a panel or an alert looks at.
 RAY_METRICS = frozenset(
     {
+        "ray_node_disk_utilization_percentage",
         "ray_serve_autoscaling_target_replicas",
         "ray_serve_deployment_queued_queries",
         "ray_serve_deployment_replica_healthy",
@@ -30,6 +33,10 @@ RAY_METRICS = frozenset(
         "ray_serve_event_loop_scheduling_latency_ms_bucket",
     }
 )
+
+KEPT = f"ray_chattts_.*|{'|'.join(sorted(RAY_METRICS))}"
+"""what Prometheus keeps of Ray's exporter, as a regular expression of whole names"""
+SCRAPES = (FOLDER / "podmonitor.yaml", ROOT / "container/prometheus.yaml")
 
 COLUMNS, ROWS = 12, 8  # a panel on Grafana's grid of 24 columns
 
@@ -101,11 +108,21 @@ def prometheus_rule() -> dict[str, Any]:
     }
 
 
+def goals() -> str:
+    """Returns the table of objectives."""
+    rows = (f"| {objective.summary} | {objective.budget:.1%} | {objective.alert} |\n" for objective in OBJECTIVES)
+    return "| what | in 30 days at most | alert |\n|---|---|---|\n" + "".join(rows)
+
+
 def files() -> dict[Path, str]:
     """Returns path -> text of every generated file."""
+    before, begin, rest = (ROOT / RUNBOOK).read_text(encoding="utf-8").partition("<!-- goals: begin -->\n")
+    _, end, after = rest.partition("<!-- goals: end -->")
     head = "# Written by `python -m scripts.generate`: edit scripts/generate/alerts.py.\n"
     return {
         FOLDER / "dashboard.json": json.dumps(dashboard(), indent=2) + "\n",
+        ROOT / RUNBOOK: before + begin + goals() + end + after,
+        **{path: re.sub(r"(?<=regex: )[^,}]*", KEPT, path.read_text(encoding="utf-8")) for path in SCRAPES},
         FOLDER / "rules.yaml": head + yaml.safe_dump(rules(), sort_keys=False, width=1000),
         FOLDER / "prometheusrule.yaml": head + yaml.safe_dump(prometheus_rule(), sort_keys=False, width=1000),
     }

@@ -207,6 +207,7 @@ PANELS: tuple[Panel, ...] = (
         {"{{replica}}": "max by (replica) (ray_chattts_jobs_waiting_for_disk)"},
         "Jobs of this ingress replica that cannot keep what is spoken. They go on by themselves once there is space.",
     ),
+    Panel("Jobs that wait for a replica", "s", {"oldest": "max(ray_chattts_jobs_queued_seconds)"}, "Age of the oldest one."),
     Panel(
         "Cache of steps",
         "none",

@@ -267,7 +267,8 @@ def background_work(
     if isinstance(records.quotas, RedisQuotas):
         yield "quotas", records.quotas.follow(unreadable)
     yield "metrics", every_period(partial(parts.status.export, parts.metrics))
-    yield "metrics of jobs", every_period(lambda: parts.metrics.set_jobs(parts.services.jobs.waiting_for_disk))
+    jobs = parts.services.jobs
+    yield "metrics of jobs", every_period(lambda: parts.metrics.set_jobs(jobs.waiting_for_disk, jobs.queued_s))
     yield "purges", follow_purges(records.cache, period_s, unreadable)
     for following in parts.pipelines.follow_fingerprints():
         yield "fingerprints", following

@@ -141,7 +141,9 @@ class JobRunner:
 
     async def _look(self) -> None:
         """Compares with the store what is held, and claims what can be spoken besides."""
-        jobs = await ask_store(self._service.records.refresh)
+        jobs, now = await ask_store(self._service.records.refresh), self._service.records.now()
+        queued = (job.record.created_at for job in jobs.values() if job.record.status is JobStatus.QUEUED)
+        self._service.queued_s = max(0.0, now - min(queued, default=now))
         for job_id, active_job in list(self._active.items()):
             record = jobs[job_id].record if job_id in jobs else None
             if record is None or not self._holds(record) or record.script != active_job.record.script:

@@ -75,6 +75,8 @@ class JobService:
         """told when a job of this replica's clients wants to be spoken"""
         self.waiting_for_disk = 0
         """how many jobs of this replica's runner cannot go on because the disk is full"""
+        self.queued_s = 0.0
+        """age of the oldest job that waits for a runner"""
         self.documents = DOCUMENTS
         self.speech = speech
         self.build = build

@@ -94,6 +94,14 @@ TABLE = (
         is_fast=False,
     ),
     Variable(
+        "RAY_ROTATION_MAX_BYTES",
+        str(64 << 20),
+        "512 MiB by default, and five old files, for each log of each process: more than their disk has",
+        is_fast=False,
+    ),
+    Variable("RAY_ROTATION_BACKUP_COUNT", "2", is_fast=False),
+    Variable("RAY_DASHBOARD_ENABLE_K8S_DISK_USAGE", "1", "off by default, which hides a full disk", Place.PODS, is_fast=False),
+    Variable(
         "METRICS_RECORD_INTERVAL_S",
         "60",
         "5 by default: how often Ray's dashboard measures itself, half of what it does",

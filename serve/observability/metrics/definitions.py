@@ -121,6 +121,7 @@ STORE_UNWRITABLE = Metric(
 JOBS_WITHOUT_DISK = Metric(
     MetricType.GAUGE, "chattts_jobs_waiting_for_disk", "jobs that cannot go on because the disk of jobs.folder is full"
 )
+JOBS_QUEUED = Metric(MetricType.GAUGE, "chattts_jobs_queued_seconds", "age of the oldest job that waits for a replica")
 CACHE = Metric(
     MetricType.COUNTER, "chattts_cache_lookups_total", "segments looked up in the cache, by tier and result", ("tier", "result")
 )
@@ -178,7 +179,7 @@ METRICS: tuple[Metric, ...] = (
     FIRST_AUDIO, RTF, UNDERRUN, STREAMS, CONTINUOUS, REQUESTS, REJECTS, IN_FLIGHT, UNREAD, AUDIO, CHARACTERS, TEXT_WARNINGS,
     INTERRUPTIONS, UNHEARD,
     BREAKER, RETRIES, RESUMED, FAIL_OVERS, REPEATED_STEPS, INTERRUPTED, QUARANTINED, QUOTAS_UNSHARED, STORE_UNWRITABLE,
-    JOBS_WITHOUT_DISK,
+    JOBS_WITHOUT_DISK, JOBS_QUEUED,
     CACHE, CACHED_STEPS, CACHE_BYTES, CACHE_EVICTIONS,
     DEGRADATION_LEVEL, DEGRADATION_STEP,
     VERSION_REQUESTS, VERSION_FAILED, VERSION_SHARE, VERSION_OUT, REPLICA_KINDS,

@@ -25,6 +25,7 @@ from serve.observability.metrics.definitions import (
     IN_FLIGHT,
     INTERRUPTED,
     INTERRUPTIONS,
+    JOBS_QUEUED,
     JOBS_WITHOUT_DISK,
     QUARANTINED,
     QUOTAS_UNSHARED,
@@ -141,9 +142,10 @@ class IngressMetrics:
         """Sets whether a store takes no writes."""
         self._registry.set_gauge(STORE_UNWRITABLE, float(is_unwritable))
 
-    def set_jobs(self, waiting_for_disk: int) -> None:
-        """Sets how many jobs of this replica cannot go on because the disk is full."""
+    def set_jobs(self, waiting_for_disk: int, queued_s: float) -> None:
+        """Sets how many jobs of this replica cannot go on because the disk is full, and how long the oldest waits for one."""
         self._registry.set_gauge(JOBS_WITHOUT_DISK, waiting_for_disk)
+        self._registry.set_gauge(JOBS_QUEUED, queued_s)
 
     def set_cache(self, stats: Mapping[str, Any]) -> None:
         """Updates the metrics of the cache from CacheStats."""

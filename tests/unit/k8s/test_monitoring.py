@@ -10,7 +10,7 @@ import yaml
 
 from scripts.generate.alerts import ALERTS, BURN_RATES, OBJECTIVES, Alert, Objective
 from scripts.generate.kustomize import Manifest, change, render
-from scripts.generate.monitoring import RAY_METRICS, ROOT, RUNBOOK, dashboard, files, rules
+from scripts.generate.monitoring import KEPT, RAY_METRICS, ROOT, RUNBOOK, dashboard, files, rules
 from scripts.generate.panels import PANELS
 from serve.observability.metrics.definitions import METRICS, MetricType
 from tests.support.services import needed_program
@@ -66,6 +66,14 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"ray_chattts_jobs_waiting_for_disk": "1x180"},
         {"ray_chattts_jobs_waiting_for_disk": "1x170 0x10"},
     ),
+    "ChatTTSJobsQueued": (
+        {'ray_chattts_jobs_queued_seconds{replica="a"}': "0+60x180"},
+        {'ray_chattts_jobs_queued_seconds{replica="a"}': "0+60x60 0x120"},
+    ),
+    "ChatTTSDiskFull": (
+        {'ray_node_disk_utilization_percentage{instance="a"}': "20x100 91x80"},
+        {'ray_node_disk_utilization_percentage{instance="a"}': "91x168 20x12"},
+    ),
     "ChatTTSVersionOut": (
         {'ray_chattts_version_out_of_service{version="chattts@v2"}': "0x172 1x8"},
         {'ray_chattts_version_out_of_service{version="chattts@v2"}': "1x160 0x20"},
@@ -100,6 +108,21 @@ def test_every_metric_a_panel_or_an_alert_names_is_exported():
     named = {name for panel in PANELS for query in panel.queries.values() for name in metrics_in(query)}
     named |= {name for alert in ALERTS for name in metrics_in(alert.query)}
     assert named <= EXPORTED | RAY_METRICS, named - EXPORTED - RAY_METRICS
+    assert named >= RAY_METRICS, "nobody looks at the rest"
+    dropped = {name for name in named | EXPORTED if not re.fullmatch(KEPT, name)}
+    assert not dropped, "Prometheus does not keep them"
+    assert not re.fullmatch(KEPT, "ray_serve_deployment_processing_latency_ms_bucket")
+
+
+def test_each_prometheus_keeps_that_and_no_more():
+    (endpoint,) = yaml.safe_load((ROOT / "k8s/monitoring/podmonitor.yaml").read_text())["spec"]["podMetricsEndpoints"]
+    ray, _ = yaml.safe_load((ROOT / "container/prometheus.yaml").read_text())["scrape_configs"]
+    assert [rule["regex"] for rule in (*endpoint["metricRelabelings"], *ray["metric_relabel_configs"])] == [KEPT, KEPT]
+
+
+def test_one_alert_fires_always():
+    (alert,) = [alert for alert in ALERTS if not metrics_in(alert.query)]
+    assert (alert.query, alert.hold, alert.severity) == ("vector(1)", "0m", "none")
 
 
 def test_every_metric_of_ours_is_on_the_board():
@@ -136,9 +159,10 @@ def check_alert(alert: Alert, bad: dict[str, str], good: dict[str, str], folder:
     def case(series: dict[str, str], fires: bool) -> dict[str, Any]:
         labels = {"severity": alert.severity}
         summary = alert.summary
-        if "$labels.deployment" in summary:
-            labels["deployment"] = "Vocoder"
-            summary = summary.replace("{{ $labels.deployment }}", "Vocoder")
+        for label, value in {"deployment": "Vocoder", "instance": "a"}.items():
+            if f"$labels.{label}" in summary:
+                labels[label] = value
+                summary = summary.replace(f"{{{{ $labels.{label} }}}}", value)
         annotations = {"summary": summary, "runbook_url": rule["annotations"]["runbook_url"]}
         return {
             "interval": f"{minutes}m",

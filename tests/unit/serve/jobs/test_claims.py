@@ -171,6 +171,7 @@ async def test_a_script_of_another_release_stops_no_runner(tmp_path: Path, scrip
     file.write_bytes(script)
     running = asyncio.create_task(JobRunner(service, services, look_s=0.02).run())
     await until(lambda: service.records.refresh()[jobs[1].id].record.status is JobStatus.SUCCEEDED)
+    await until(lambda: service.queued_s > 0)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert service.records.refresh()[jobs[0].id].record.status is JobStatus.QUEUED, "for a replica that can read it"
