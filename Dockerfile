@@ -29,6 +29,7 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca \
 COPY pipeline pipeline
 COPY serve serve
 COPY configs configs
+COPY chattts_serve.py ./
 # Editable: the project is installed once, in this folder, where the manifests name its files.
 RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable . \
  && python -m compileall -q pipeline serve && python -m serve.commands.launch.ship

@@ -1,6 +1,7 @@
 """The command line `chattts-serve`: every command is reached, and help loads nothing heavy."""
 
 import itertools
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -44,6 +45,22 @@ print("loaded", *(name for name in {HEAVY} if name in sys.modules))
         assert any(f" {name} " in line for line in text), name
     assert not any(line.startswith("  ") and line.endswith("...") for line in text), "a help text is cut off"
     assert "0 fine, 1 failed, 2 wrong usage" in " ".join(" ".join(text).split())
+
+
+@pytest.mark.parametrize("name", ["pipeline", "serve"])
+@pytest.mark.parametrize(("words", "on_path"), [("doctor", True), ("start", True), ("start", False), ("env", False)])
+def test_a_package_that_hides_ours_is_named(name: str, words: str, on_path: bool, tmp_path: Path):
+    shadow = tmp_path / name / "__init__.py"
+    shadow.parent.mkdir()
+    shadow.touch()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path)] * on_path + [str(PROJECT)])}
+    command = [sys.executable, "-P", "-c", "import sys; from chattts_serve import main; sys.exit(main())", *words.split()]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    if words == "env":  # begins no other process
+        assert done.returncode == 0, done.stderr
+    else:
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"{name} is imported from {shadow}, which hides that of {PROJECT}" in done.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
