@@ -1,4 +1,4 @@
-"""Architecture page: its pictures, from the imports, and its glossary, each word with the docstring of its class.
+"""Architecture page: its lists, from the imports, and its glossary, each word with the docstring of its class.
 
 In:    TERMS, and the sources of pipeline/ and serve/
 Out:   docs/architecture.md, with what stands between its markers
@@ -77,26 +77,25 @@ def imports_of(tree: str) -> dict[str, set[str]]:
     return {room: (below - {room}) & rooms.keys() for room, below in rooms.items()}
 
 
-def picture(tree: str) -> str:
-    """Returns a diagram of a tree: an arrow where a room imports another one that it does not also reach through a third."""
+def floors(tree: str) -> str:
+    """Returns the list of a tree from its roof down: the rooms that each imports and does not also reach through a third."""
     rooms = imports_of(tree)
 
     def reached(room: str) -> set[str]:
         return {below for direct in rooms.get(room, ()) for below in (direct, *reached(direct))}
 
-    arrows = [
-        f"    {room} --> {below}\n"
-        for room in sorted(rooms)
-        for below in sorted(rooms[room])
-        if not any(below in reached(other) for other in rooms[room] - {below})
-    ]
-    return f"```mermaid\nflowchart TD\n{''.join(arrows)}```\n"
+    def direct(room: str) -> list[str]:
+        return sorted(below for below in rooms[room] if not any(below in reached(other) for other in rooms[room] - {below}))
+
+    roof_first = sorted(rooms, key=lambda room: (-len(reached(room)), room))
+    lines = (f"{room:<15}{', '.join(direct(room))}".rstrip() for room in roof_first)
+    return "```text\n" + "\n".join(lines) + "\n```\n"
 
 
 def files() -> dict[Path, str]:
-    """Returns path -> text of the page with the present pictures and glossary."""
+    """Returns path -> text of the page with the present lists and glossary."""
     text = PAGE.read_text(encoding="utf-8")
-    for name, content in [("glossary", glossary()), *((f"imports of {tree}", picture(tree)) for tree in TREES)]:
+    for name, content in [("glossary", glossary()), *((f"imports of {tree}", floors(tree)) for tree in TREES)]:
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
         before, _, rest = text.partition(begin)
         text = f"{before}{begin}{content}{end}{rest.partition(end)[2]}"

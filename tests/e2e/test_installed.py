@@ -130,35 +130,20 @@ def fail_or_skip(words: str) -> None:
 
 @pytest.mark.timeout(900)
 def test_the_site_has_every_page_and_no_broken_link(tmp_path: Path):
-    fetch(
-        sys.executable,
-        tmp_path,
-        *tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["site"],
-    )
-    pip = [
-        str(tmp_path / "tools/bin/pip"),
-        "install",
-        "--quiet",
-        "--no-index",
-        "--find-links",
-        str(tmp_path / "wheels"),
-        "mkdocs-swagger-ui-tag",
-    ]
-    subprocess.run([*pip, "mkdocs-material"], check=True)
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    fetch(sys.executable, tmp_path, *extras["site"])
+    tools = tmp_path / "tools/bin"
+    pip = [str(tools / "pip"), "install", "--quiet", "--no-index", "--find-links", str(tmp_path / "wheels")]
+    subprocess.run([*pip, "mkdocs-swagger-ui-tag", "mkdocs-material"], check=True)
     subprocess.run([sys.executable, "-m", "scripts.build_site", str(tmp_path / "site")], cwd=PROJECT, check=True)
-    mkdocs = [
-        str(tmp_path / "tools/bin/mkdocs"),
-        "build",
-        "--quiet",
-        "--strict",
-        "--config-file",
-        str(tmp_path / "site/mkdocs.yml"),
-    ]
+    mkdocs = [str(tools / "mkdocs"), "build", "--quiet", "--strict", "--config-file", str(tmp_path / "site/mkdocs.yml")]
     done = subprocess.run(mkdocs, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     html = tmp_path / "site/html"
     assert {"index.html", "listen", "openapi", "docs", "search", "sample-0.mp3"} <= {path.name for path in html.iterdir()}
     assert "Operations" in (html / "search/search_index.json").read_text()
+    elsewhere = re.compile(r"""mermaid|<(?:script|img|link (?!rel="canonical"))[^>]+(?:src|href)=["']?(?:https?:)?//""")
+    assert [path for path in html.rglob("*.html") if elsewhere.search(path.read_text())] == [], "the network is needed"
 
 
 # A fresh virtual environment with what serving on a CPU needs: no torch in it, it speaks, and says what it lacks.
@@ -261,6 +246,7 @@ def test_the_installed_service_speaks(fresh: Path, folder: Path, tmp_path: Path)
 # Runs in the network of the container: waits until the health check is content, speaks, waits until Prometheus has our metrics.
 INSIDE = """
 set -eu
+{opening}
 ip link set lo up
 setpriv --reuid=1000 --regid=100 --clear-groups "$PYTHON" {entry} > "$DATA/log" 2>&1 &
 service=$!
@@ -278,6 +264,16 @@ kill $prometheus
 kill $service
 wait $service
 """
+
+
+def opening(place: Path, *folders: Path) -> str:
+    """Shell for a namespace of mounts: every user may enter these folders, also below one that is root's alone."""
+    bound = {folder: place / str(number) for number, folder in enumerate(folders)}
+    closed = {path for folder in folders for path in folder.parents if not path.stat().st_mode & 0o001}
+    lines = [f"mkdir -p {spare} && mount --bind {folder} {spare}" for folder, spare in bound.items()]
+    lines += [f"mount -t tmpfs -o mode=755 none {path}" for path in closed if not closed.intersection(path.parents)]
+    lines += [f"mkdir -p {folder} && mount --bind {spare} {folder}" for folder, spare in bound.items()]
+    return "\n".join(lines) if closed else ""
 
 
 @pytest.mark.timeout(900)
@@ -304,7 +300,8 @@ def test_docker_run_speaks_and_prometheus_sees_it():
         (data / "prometheus.yaml").write_text(text)
         health = json.loads(the("HEALTHCHECK").partition("CMD")[2])
         entry = " ".join(json.loads(the("ENTRYPOINT"))[1:])
-        script = INSIDE.format(entry=entry, health=" ".join([f'"$PYTHON" -c "{health[2]}"']))
+        homes = opening(root / "open", *{Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()})
+        script = INSIDE.format(entry=entry, opening=homes, health=" ".join([f'"$PYTHON" -c "{health[2]}"']))
         inherited = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1", "CHATTTS_LOG": "-"}
         folders = {"PYTHONPATH": str(workdir), "CHATTTS_HOME": str(data), "DATA": str(data), "RAY_TMPDIR": str(ray)}
         environment = inherited | folders | {"PYTHON": sys.executable}

@@ -95,7 +95,8 @@ def add(store: Store, options: argparse.Namespace) -> int:
     try:
         mark.set()  # before the key: no key may exist without the mark
     except OSError as error:
-        print(f"{mark.path} cannot be written ({error.strerror}): {UNMARKED}", file=sys.stderr)
+        if options.config is None or check_file(options.config).app.keys.open is not False:
+            print(f"{mark.path} cannot be written ({error.strerror}): {UNMARKED}", file=sys.stderr)
     store.put(NAMESPACE, key_id, record.model_dump_json().encode(), replaces=0, keeps=1)
     print(key)
     print(f"id {key_id}; this is the only time the key is shown", file=sys.stderr)

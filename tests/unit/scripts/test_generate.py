@@ -61,7 +61,7 @@ def test_the_glossary_is_short():
     assert {term: text for term, place in TERMS.items() if len((text := meaning(*place)).split()) > 40} == {}
 
 
-def test_the_pictures_follow_from_the_imports():
+def test_the_lists_follow_from_the_imports():
     rooms = imports_of("serve")
     assert {"http", "jobs", "speech"} <= rooms.keys()
     assert "speech" in rooms["jobs"]

@@ -15,6 +15,7 @@ from serve.commands.operate import keys, leave_node
 from serve.config.app_config import PROJECT
 from serve.config.config_file import check_file
 from tests.support.ports import free_port
+from tests.support.services import RedisServer
 
 SCRIPTS = (["serve.commands.operate.leave_node"], ["serve.commands.operate.drain", "configs/dev.yaml"])
 ADVICE = "give HOST:PORT, or leave it out for the one that runs here"
@@ -375,6 +376,15 @@ def test_closing_changes_one_word(tmp_path: Path, capsys: pytest.CaptureFixture[
 )
 def test_whatever_the_file_looks_like(text: str, after: str):
     assert after in keys.closed(text)
+
+
+@pytest.mark.parametrize(("name", "warns"), [("gpu.yaml", False), ("dev.yaml", True)])
+def test_a_home_that_cannot_be_written_matters_where_the_file_does_not_close_the_service(
+    name: str, warns: bool, tmp_path: Path, own_redis: RedisServer, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "home").touch()
+    assert keys.main(["add", "anna", "--store", own_redis.url, "--config", str(configuration(tmp_path, name))]) == 0
+    assert ("cannot be written" in capsys.readouterr().err) is warns
 
 
 def test_closing_needs_a_file(capsys: pytest.CaptureFixture[str]):
