@@ -32,7 +32,6 @@ from pipeline.types import (
     SpeechText,
     SpokenWord,
     SynthesisRequest,
-    TimeDetail,
     Voice,
 )
 
@@ -121,7 +120,7 @@ class LocalTextFrontend:
             prompts = tuple(self._refine_prompt(segment, request.refine) for segment in speech_text.segments)
         warnings = (*speech_text.warnings, (UNKNOWN_IN_SAMPLE, unknown)) if unknown else speech_text.warnings
         words: tuple[tuple[SpokenWord, ...], ...] = ()
-        if request.times is TimeDetail.WORD and request.refine is None:
+        if request.times.has_words and request.refine is None:
             pairs = zip(speech_text.segments, speech_text.spans, strict=True)
             words = tuple(self._words(*pair, request, voices) for pair in pairs)
         return SpeechPlan(prompts, speech_text.closing_silence_ms, warnings, words)

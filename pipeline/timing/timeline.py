@@ -1,15 +1,18 @@
 """Timeline: the times of one reply, and how much of its audio may leave before the next of them is known.
 
 In:    the steps of each segment; where it begins and ends in the audio; how many samples exist
-Out:   TimedItems, none of them later than the samples it describes; Coverage
+Out:   TimedItems, none of them later than the samples it describes unless they are live; Coverage
 Owns:  the words of the present segment that have not been told
 Never: samples; a time that depends on how steps or samples were grouped, or on when they came; to take back what it has said
 
 Segments and breaks are counted in samples: exact. A word begins where the model begins to look at its tokens. It is told as
-soon as its end is decided and its audio exists, and the audio from its beginning on waits for that. Where no head of the model
-follows the text, the words of a segment share its time by their lengths, so its audio waits until the segment has ended.
+soon as its end is decided and its audio exists, and the audio from its beginning on waits for that; for live times only while
+the listener is ahead. Where no head of the model follows the text, the words of a segment share its time by their lengths, so
+its audio waits until the segment has ended.
 """
 
+import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -37,6 +40,11 @@ from pipeline.types import (
     TimeQuality,
 )
 
+LIVE_STEPS = 2 * GROUP
+"""before live times are sought: the first audio has the cores for itself until then"""
+LEAD_S = 0.3
+"""that a listener is ahead before audio waits for live times"""
+
 Place = Callable[[int], int]
 """place in a segment, in samples as the vocoder made them -> place in the reply, in its samples"""
 
@@ -52,6 +60,8 @@ class _Segment:
     place: Place
     codes: list[NDArray[np.int64]] = field(default_factory=list)
     followed: Followed | None = None
+    is_followed: bool = True
+    """the follower has not given it up"""
     num_told: int = 0
     """words that have been told"""
     told_until: int = 0
@@ -88,7 +98,9 @@ class Timeline:
         self.coverage: Coverage | None = None
         """of the segments that were followed to their end; None: of none"""
         self._is_on = request.times is not TimeDetail.OFF
-        self._words = words if request.times is TimeDetail.WORD else ()
+        self._words = words if request.times.has_words else ()
+        self._is_live = request.times is TimeDetail.LIVE
+        self._began_s: float | None = None  # when the first samples left
         self._follower = follower
         self._present: _Segment | None = None
         self._released = 0  # samples that have left
@@ -117,19 +129,43 @@ class Timeline:
     async def _watch(
         self, segment: _Segment, steps: AsyncGenerator[StepBlock, None], follower: TextFollower
     ) -> AsyncGenerator[StepBlock, None]:
-        follows = True
-        async with aclosing(steps):
-            async for block in steps:
-                segment.codes.append(block.codes)
-                ended = block.finish is not None
-                if follows and (ended or block.first_step // GROUP < block.stop // GROUP):
-                    codes = np.concatenate(segment.codes)
-                    segment.extend(await follower.follow(segment.prompt, codes, segment.tokens, ended=ended))
-                    follows = segment.followed is not None
-                    if ended and segment.followed is not None:
-                        coverage = coverage_of(segment.words, segment.followed)
-                        self.coverage = coverage if self.coverage is None else self.coverage + coverage
-                yield block
+        following: asyncio.Task[None] | None = None
+        least = LIVE_STEPS if self._is_live else 0
+        try:
+            async with aclosing(steps):
+                async for block in steps:
+                    segment.codes.append(block.codes)
+                    ended = block.finish is not None
+                    if following is not None and (ended or following.done()):
+                        await following
+                        following = None
+                    is_due = block.stop >= least and block.first_step // GROUP < block.stop // GROUP
+                    if ended or (following is None and is_due):
+                        following = asyncio.create_task(self._follow(segment, follower, ended=ended))
+                    if following is not None and (ended or self._may_wait):
+                        await following
+                    yield block
+        finally:
+            if following is not None:
+                following.cancel()
+
+    async def _follow(self, segment: _Segment, follower: TextFollower, *, ended: bool) -> None:
+        """Follows a segment as far as its steps are known, unless the follower has given it up."""
+        if not segment.is_followed:
+            return
+        codes = np.concatenate(segment.codes)
+        segment.extend(await follower.follow(segment.prompt, codes, segment.tokens, ended=ended))
+        segment.is_followed = segment.followed is not None
+        if ended and segment.followed is not None:
+            coverage = coverage_of(segment.words, segment.followed)
+            self.coverage = coverage if self.coverage is None else self.coverage + coverage
+
+    @property
+    def _may_wait(self) -> bool:
+        """True unless the times are live and audio that waits for them might be missed."""
+        if not self._is_live:
+            return True
+        return self._began_s is not None and self._released / self._rate - (time.monotonic() - self._began_s) > LEAD_S
 
     def finish(self, ended: int, stop: int) -> None:
         """The last segment ended, and the reply stops, with silence between the two if the text asks for it."""
@@ -145,8 +181,12 @@ class Timeline:
         segment, leave = self._present, num_samples
         if segment is not None and segment.num_told < len(segment.words):
             leave = segment.began if segment.followed is None else self._tell(segment, num_samples)
+        if not self._may_wait:
+            leave = num_samples
         items, self._ended = tuple(self._ended), []
         self._released = max(self._released, min(leave, num_samples))
+        if self._released and self._began_s is None:
+            self._began_s = time.monotonic()
         return self._released, items
 
     def _tell(self, segment: _Segment, num_samples: int) -> int:

@@ -17,6 +17,13 @@ class TimeDetail(StrEnum):
     OFF = "off"
     SEGMENT = "segment"
     WORD = "word"
+    LIVE = "live"
+    """words; audio waits for them only while the listener is ahead"""
+
+    @property
+    def has_words(self) -> bool:
+        """True if words have times."""
+        return self in (TimeDetail.WORD, TimeDetail.LIVE)
 
 
 class TimeKind(StrEnum):

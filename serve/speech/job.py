@@ -13,7 +13,9 @@ from serve.access.caller import ANONYMOUS_CALLER, Caller
 from serve.access.resume_tokens import Resumption
 from serve.observability.stage_timings import Fields
 
-TimestampsOf = Literal["segment", "word", "char"]
+TimestampsOf = Literal["segment", "word", "char", "live"]
+"""of what a reply gives the times; live: of words, after their audio where waiting might be heard"""
+OF_WORDS = ("word", "char", "live")
 SubtitlesIn = Literal["srt", "vtt"]
 
 

@@ -34,7 +34,7 @@ from pipeline.with_torch import check_seed_mode
 from serve.access.resume_tokens import ANEW, Origin, not_resumable
 from serve.config.policies import DegradationStep
 from serve.errors import bad_request
-from serve.speech.job import RequestContext, SpeechJob
+from serve.speech.job import OF_WORDS, RequestContext, SpeechJob
 from serve.speech.load_shedding import SKIPPED_CHUNK_SIZES
 from serve.speech.model_selection import Selection
 from serve.speech.schemas.speech import RECORDINGS, REFINE, TIDY, WITHOUT_EFFECT, PostBody, RefineBody, SpeechBody
@@ -247,9 +247,11 @@ def _times(body: SpeechBody, text: WrittenText) -> TimeDetail:
     if body.timestamps is None and body.subtitles is None and not body.retries:
         return TimeDetail.SEGMENT if text.turns else TimeDetail.OFF
     if body.refine is False:
-        needs_words = body.timestamps in ("word", "char") or text.marks or body.subtitles or body.retries
+        if body.timestamps == "live":
+            return TimeDetail.LIVE
+        needs_words = body.timestamps in OF_WORDS or text.marks or body.subtitles or body.retries
         return TimeDetail.WORD if needs_words else TimeDetail.SEGMENT
-    if body.timestamps in ("word", "char") or body.retries:
+    if body.timestamps in OF_WORDS or body.retries:
         param = "retries" if body.retries else "timestamps"
         message = f"refine rewrites the text, so its words are not those of input: leave it or {param} out"
         raise bad_request("conflicting_fields", message, param=param)

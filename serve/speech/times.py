@@ -33,7 +33,7 @@ def times_fields(
     for item in items:
         if item.kind is not TimeKind.WORD:
             lists.setdefault(LISTS[item.kind], []).append(_fields(item, job, from_s, from_character))
-        elif job.timestamps == "word":
+        elif job.timestamps in ("word", "live"):
             lists.setdefault("words", []).append(_fields(item, job, from_s, from_character))
         elif job.timestamps == "char":
             chars = (_fields(character, job, from_s, from_character) for character in characters_of(item))

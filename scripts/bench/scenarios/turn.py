@@ -155,7 +155,7 @@ def socket_first_audio(socket: ClientConnection, seed: int) -> tuple[float, floa
 
 def page_first_audio(url: str, number: int) -> float:
     """Returns the seconds to the first audio of an example, asked for as the page does: events, with the times of words."""
-    body = speech(number) | {"input": EXAMPLES[number % len(EXAMPLES)], "stream_format": "sse", "timestamps": "word"}
+    body = speech(number) | {"input": EXAMPLES[number % len(EXAMPLES)], "stream_format": "sse", "timestamps": "live"}
     began = time.perf_counter()
     with requests.post(f"{url}{SPEECH}", json=body, stream=True, timeout=60) as reply:
         next(line for line in reply.iter_lines(chunk_size=1) if b"speech.audio.delta" in line)

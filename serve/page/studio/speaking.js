@@ -46,7 +46,7 @@ export const beginningOf = text => /^.{0,80}/su.exec(text)[0];
 async function fill(recording, body, readAlong, signal) {
   const began = performance.now(), {facts} = recording;
   const since = () => (performance.now() - began) / 1000;
-  const sent = {...body, response_format: "pcm", stream_format: "sse", ...(readAlong && {timestamps: "word"})};
+  const sent = {...body, response_format: "pcm", stream_format: "sse", ...(readAlong && {timestamps: "live"})};
   let told = 0;  // words of the present reply
   for await (const {reply, event} of unbroken(recording.path, sent, signal)) {
     if (!event) {

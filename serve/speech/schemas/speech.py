@@ -26,6 +26,7 @@ from serve.config.bounded import (
     TopK,
     TopP,
 )
+from serve.speech.job import TimestampsOf
 from serve.speech.schemas.base import Body
 from serve.speech.schemas.text import TextBody
 
@@ -134,8 +135,10 @@ class SpeechBody(TextBody):
         le=3,
         description="speak a segment again, up to so often, that lost or repeated a word; sent when it is whole",
     )
-    timestamps: Literal["segment", "word", "char"] | None = Field(
-        None, description="tell when each segment, word or character is heard; with stream false, or stream_format sse"
+    timestamps: TimestampsOf | None = Field(
+        None,
+        description="tell when each segment, word or character is heard, with stream false or stream_format sse; live: words, "
+        "late where audio that waits for them might be missed",
     )
     subtitles: Literal["srt", "vtt"] | None = Field(
         None, description="subtitles beside the audio, in this format; as timestamps"

@@ -213,6 +213,22 @@ def test_segments_alone_hold_back_no_audio(loop, local):
     assert sum(loop.run(sizes(TimeDetail.SEGMENT))) == sum(loop.run(sizes(TimeDetail.OFF)))
 
 
+def test_live_times_are_those_of_words_and_hold_back_no_audio(loop, local):
+    samples, items, _ = loop.run(spoken(local.synthesizer, request()))
+
+    async def chunks(synthesizer: Synthesizer, times: TimeDetail) -> list[Any]:
+        async with aclosing(synthesizer.stream(request(times=times))) as stream:
+            return [chunk async for chunk in stream]
+
+    live = loop.run(chunks(local.synthesizer, TimeDetail.LIVE))
+    assert np.array_equal(np.concatenate([chunk.samples for chunk in live]), samples)
+    assert sorted((item for chunk in live for item in chunk.times), key=order) == sorted(items, key=order)
+    estimated = without_follower(local)  # a segment's words are known at its end
+    first = of(items, TimeKind.SEGMENT)[0].stop
+    begins = {times: len(loop.run(chunks(estimated, times))[0].samples) for times in (TimeDetail.WORD, TimeDetail.LIVE)}
+    assert begins[TimeDetail.LIVE] < first / 2 < begins[TimeDetail.WORD], begins
+
+
 @pytest.mark.parametrize(("deaf_takes", "spoken_take"), [(0, 0), (1, 1), (2, 2), (9, 0)])
 def test_a_take_that_swallowed_words_is_spoken_again_within_bounds(loop, local, deaf_takes, spoken_take):
     text = "That was a great answer."
