@@ -73,6 +73,8 @@ def _checked(pair: Pair, app: Any, pipeline: PipelineConfig) -> str:
     """Returns what is wrong with a pair; empty: nothing."""
     lesser, is_written = _number(app, pipeline, pair.lesser)
     greater, _ = _number(app, pipeline, pair.greater)
+    if not isinstance(lesser, int | float):
+        return ""  # a word in its place: it follows the other one
     if lesser * pair.times <= greater * pair.unit or (pair.only_written and not is_written):
         return ""
     counted = f", {pair.times} bytes each," if pair.times > 1 else ""

@@ -4,7 +4,7 @@ Out:   JobsConfig, frozen
 Never: Ray
 """
 
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,8 +22,10 @@ class JobsConfig(StrictModel):
         description="where their texts and audio are kept; with several nodes a folder that all of them share; null: jobs in "
         "$CHATTTS_HOME",
     )
-    parallel: int = Field(
-        2, ge=0, le=256, description="parts that one ingress replica speaks at once; 0: jobs wait for other replicas"
+    parallel: Annotated[int, Field(ge=0, le=256)] | Literal["auto"] = Field(
+        2,
+        description="parts that one ingress replica speaks at once; 0: none; auto: as many as fill the engines, a quarter of "
+        "their slots kept free",
     )
     max_chars: int = Field(1_000_000, ge=1, le=16_000_000, description="longest text of a job [characters]")
     max_jobs: int = Field(10_000, ge=0, le=1_000_000, description="jobs that are not finished; 0: no jobs are accepted")

@@ -146,7 +146,7 @@ async def build_parts(
     recent = RecentReplies(metrics)
     authenticator = build_authenticator(context, config, records, listens)
     builds = {version.id: reply_build(version.pipeline) for version in config.versions}
-    speech = build_speech(context, config, records, models, admission, recent, pipelines, authenticator, builds)
+    speech = build_speech(context, config, records, models, admission, recent, pipelines, replicas, authenticator, builds)
     unread = UnreadBytes(config.limits.max_unread_bytes)
     status = IngressStatus(speech, records, replicas, quarantine, unread, context.runtime_limits)
     services = Services(
@@ -176,6 +176,7 @@ def build_speech(
     admission: AdmissionLimiter,
     observer: ReplyObserver,
     pipelines: VersionPipelines,
+    replicas: Replicas,
     authenticator: Authenticator,
     builds: Mapping[str, str],
 ) -> SpeechServices:
@@ -201,6 +202,7 @@ def build_speech(
         refusals=RefusalTally(),
         tracing=Tracing(config.tracing, "Ingress", context.replica),
         replaces_unknown_voices=config.voices.unknown == "default",
+        load_reports=replicas.load_reports,
         owner=authenticator.owner,
     )
 

@@ -9,6 +9,7 @@ Never: the store, tasks of other jobs
 import asyncio
 from collections import deque
 from collections.abc import Mapping
+from typing import Any
 
 from pipeline.books.job_files import JobFiles
 from pipeline.books.script import Script
@@ -33,7 +34,7 @@ class ActiveJob:
         self.waiting = deque(key for key in dict.fromkeys(script.keys) if key not in lengths)
         """keys of the parts that nobody speaks yet, in the order of the text"""
         self.speaking: set[str] = set()
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
         self.retry_at = 0.0
         """before that nothing of it begins, by the loop's clock"""
         self.began_at = 0.0

@@ -19,22 +19,26 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pipeline.errors import NoSpeakableText, StoreUnavailable
+from pipeline.errors import AtCapacity, NoSpeakableText, StoreUnavailable
 from pipeline.store.threads import ask_store
 from serve.errors import to_api_error
 from serve.jobs.active_job import LONGEST_RETRY_S, ActiveJob
 from serve.jobs.disk import WAITING_FOR_DISK, is_full
 from serve.jobs.finishing import finish
 from serve.jobs.job_claims import Claims, keys_without_a_turn
+from serve.jobs.part_room import PartRoom
 from serve.jobs.part_speech import WITHOUT_WORDS, speak_part
 from serve.jobs.record import JobError, JobRecord, JobStatus
 from serve.jobs.records import Job
 from serve.jobs.service import JobService
 from serve.jobs.webhooks import Receiver, due, senders, tell
 from serve.speech.speech_services import SpeechServices
+
+T = TypeVar("T")
 
 LOG = logging.getLogger("ray.serve.chattts")
 
@@ -88,12 +92,13 @@ class JobRunner:
         self._service = service
         self._speech = speech
         self._config = service.config
+        self._room = PartRoom(service.config.parallel, speech.load_reports, speech.limits.max_in_flight)
         self._is_leaving = service.is_leaving
         self._look_s = look_s
         self._claims = Claims(self.name, service.config.lease_s, service.build, service.has_files)
         self._active: dict[str, ActiveJob] = {}
         self._released: dict[str, ActiveJob] = {}  # let go, with a task that still ends
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._speaking: Counter[str] = Counter()  # tenant -> parts in progress
         self._telling: set[Receiver] = set()  # who is being told an end
         self._turn = 0
@@ -172,7 +177,7 @@ class JobRunner:
                 await self._hold(current)
 
     async def _claim(self, jobs: Mapping[str, Job]) -> None:
-        most = self._config.parallel * HELD_PER_PART
+        most = self._room.most * HELD_PER_PART
         chosen = await asyncio.to_thread(self._claims.choose, jobs, most, _now())
         if not chosen and len(self._active) >= most:
             idle = [
@@ -276,18 +281,27 @@ class JobRunner:
                 self._start(active_job, self._finish(active_job))
         if self._is_leaving():
             return
-        while self._speaking.total() < self._config.parallel:
+        while self._room.has_place:
             job = next(self._next_jobs(), None)
             if job is None:
                 return
             self._begin_part(job)
 
     def _begin_part(self, job: ActiveJob) -> None:
-        tenant, key = job.record.tenant, job.take()
+        tenant, key, window = job.record.tenant, job.take(), self._room.begin()
         self._speaking[tenant] += 1
         self._turn += 1
         self._last_turn[tenant] = self._turn
-        self._start(job, self._speak(job, key))
+        task = self._start(job, self._speak(job, key))
+        task.add_done_callback(partial(self._end_part, job, key, window))
+
+    def _end_part(self, job: ActiveJob, key: str, window: int, task: asyncio.Task[bool]) -> None:
+        """Counts a part as no longer in progress, one that was cancelled before it began too."""
+        is_refused = not task.cancelled() and task.exception() is None and task.result()
+        job.give_back(key)
+        self._room.end(window, is_refused=is_refused)
+        self._speaking[job.record.tenant] -= 1
+        self._woken.set()
 
     def _next_jobs(self) -> Iterator[ActiveJob]:
         """Yields the jobs with a part that can be spoken, that of the key which is served least first."""
@@ -301,19 +315,20 @@ class JobRunner:
             ),
         )
 
-    def _start(self, job: ActiveJob, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, job: ActiveJob, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = self._beside(work)
         job.tasks.add(task)
         task.add_done_callback(job.tasks.discard)
+        return task
 
-    def _beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _speak(self, job: ActiveJob, key: str) -> None:
-        """Speaks one part and keeps it; a failure that may pass is tried again later."""
+    async def _speak(self, job: ActiveJob, key: str) -> bool:
+        """Speaks one part and keeps it; a failure that may pass is tried again later. Returns True if there was no room."""
         number = job.number_of(key)
         try:
             spoken = await speak_part(
@@ -333,10 +348,8 @@ class JobRunner:
                 job.failed(_now(), LONGEST_RETRY_S)  # in case that the record cannot be changed now
                 refused = JobError(code=refusal.spec.code, message=refusal.message, part=number)
                 await self._guarded(lambda: self._fail(job.id, job.record.script, refused))
-        finally:
-            job.give_back(key)
-            self._speaking[job.record.tenant] -= 1
-            self._woken.set()
+            return isinstance(error, AtCapacity)
+        return False
 
     async def _fail(self, job_id: str, script: str, error: JobError) -> None:
         """Ends a job, unless it has got another script than the one that failed."""

@@ -131,7 +131,7 @@ def run(
     if at_half is not None:
         agenda.at(seconds * (1 + WARM) / 2, lambda: (at_half(), None)[1])
     agenda.run(seconds)
-    made = sum(engine.steps for engine in service.engines.values())
+    made = service.steps
     possible = seconds * sum(engine.device.steps_per_s for engine in service.engines.values())
     agenda.run(seconds + DRAIN_S)
     counted = [call for call in calls if call.at >= WARM * seconds]

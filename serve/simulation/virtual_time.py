@@ -241,6 +241,15 @@ class VirtualService:
         """The most steps per second of those that are alive."""
         return sum(engine.device.steps_per_s for engine in self.engines.values() if engine.is_alive)
 
+    @property
+    def steps(self) -> int:
+        """Made so far."""
+        return sum(engine.steps for engine in self.engines.values())
+
+    def reports(self, ingress: int) -> list[LoadReport]:
+        """Returns the latest report of each engine that an ingress knows."""
+        return self._tables[ingress].reports
+
     def ask(self, call: Call) -> None:
         """Routes a call, now."""
         call.ingress %= len(self._tables)

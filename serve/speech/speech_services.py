@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pipeline.protocols import SpeechStream
 from pipeline.text.lexicon.lexicon_library import LexiconLibrary
-from pipeline.types import SynthesisRequest
+from pipeline.types import LoadReport, SynthesisRequest
 from serve.access.admission import AdmissionLimiter
 from serve.access.caller import Caller
 from serve.access.idempotency import Idempotency
@@ -44,5 +44,7 @@ class SpeechServices:
     tracing: Tracing
     replaces_unknown_voices: bool = False
     """whether the default voice speaks for one that is not there"""
+    load_reports: Callable[[], list[LoadReport]] = list
+    """returns the latest report of each engine"""
     owner: Callable[[str], Caller] = Caller
     """returns who accepted work of a tenant goes on for; raises StoreUnavailable while that is not known"""

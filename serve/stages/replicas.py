@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.spec import STEPS_PER_SECOND
+from pipeline.types import LoadReport
 from serve.config.model_versions import TEXT, Version
 from serve.resilience.autoscaling import BACKLOG_S, BUSY
 from serve.resilience.circuit_breaker import Breaker
@@ -92,6 +93,11 @@ class Replicas:
             answers = {name: list(map(of_vocoder, replies)) for name, replies in answers.items()}
         single = len(answers) == 1
         return [reply if single else {"deployment": name, **reply} for name, replies in answers.items() for reply in replies]
+
+    def load_reports(self) -> list[LoadReport]:
+        """Returns the latest report of each replica of the acoustic models."""
+        versions = self._rollout.versions.values()
+        return [report for version in versions for report in self._handles[version.acoustic].table.reports]
 
     def load(self) -> tuple[float, float, float]:
         """Returns the fullest queue, and what the slowest engine decoded for listeners since the last call.

@@ -4,7 +4,7 @@ import copy
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -318,9 +318,11 @@ def number(path: str) -> tuple[Any, Any]:
     for section in sections:
         model = model.model_fields[section].annotation
     field = model.model_fields[key]
+    of_the_number = [constraint for part in get_args(field.annotation) for constraint in getattr(part, "__metadata__", ())]
+    of_the_number = [constraint for part in of_the_number for constraint in part.metadata]
     bounds = {
         name: value
-        for constraint in field.metadata
+        for constraint in (*field.metadata, *of_the_number)
         for name in ("ge", "gt", "le")
         if (value := getattr(constraint, name, None)) is not None
     }

@@ -1,13 +1,17 @@
 """Fleets in virtual time: eight reference fleets, whose figures show what a change of scheduler, promises or routing does."""
 
+import math
 import random
+from typing import Literal
 
 import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.types import Lane
 from serve.commands.operate import simulate
-from serve.simulation.fleets import DEVICES, Figures, fewest, lengths, offered, parse_fleet, run
+from serve.jobs.part_room import AUTO, PartRoom
+from serve.jobs.runner import LOOK_S
+from serve.simulation.fleets import DEVICES, GOAL_S, Figures, fewest, lengths, offered, parse_fleet, run, service_of
 from serve.simulation.virtual_time import HOP_S, Call, Device, VirtualService
 
 SECONDS = 12.0
@@ -36,6 +40,65 @@ def test_a_reference_fleet(fleet: str, load: float, kind: str):
     assert by_steps.refused <= min(by_count.refused, 0.001)
     assert by_steps.first_audio_s[1] <= (0.7 if kind is UNEQUAL else 1.2) * by_count.first_audio_s[1]
     assert by_steps.used >= by_count.used - 0.01
+
+
+class Book:
+    """A job of equal parts before a fleet, begun as serve.jobs.runner does."""
+
+    def __init__(self, service: VirtualService, parallel: int | Literal["auto"], parts: int) -> None:
+        self._service, self._left, self._drawn = service, parts, lengths(random.Random(3))
+        self._room = PartRoom(parallel, lambda: service.reports(0), 4096)
+        self._windows: dict[int, int] = {}
+        self.steps, self.ended_at = 0, math.inf
+        service.on_end = self._end
+        service.agenda.at(0.0, self._look)
+
+    def _look(self) -> None:
+        self._begin()
+        self._service.agenda.at(self._service.agenda.now + LOOK_S, self._look)
+
+    def _begin(self) -> None:
+        while self._left and self._room.has_place:
+            call = Call(self._service.agenda.now, next(self._drawn), Lane.BULK, promise_s=None)
+            self._left -= 1
+            self.steps += call.steps
+            self._windows[id(call)] = self._room.begin()
+            self._service.ask(call)
+
+    def _end(self, call: Call) -> None:
+        if (window := self._windows.pop(id(call), None)) is None:
+            return
+        assert not call.is_refused, "the reserve keeps room"
+        self._room.end(window)
+        self._begin()
+        if not self._left and not self._windows:
+            self.ended_at = self._service.agenda.now
+
+
+@pytest.mark.parametrize("fleet", ["8*L4", "4*A10G"])
+def test_a_book_fills_a_fleet_and_keeps_the_goal_of_its_listeners(fleet: str):
+    used, first_audio_s = {}, {}
+    for parallel in (0, 2, AUTO):
+        service = service_of(parse_fleet(fleet))
+        Book(service, parallel, 1 << 20)
+        halves = []
+        count = lambda service=service, halves=halves: halves.append((service.agenda.now, service.steps))  # noqa: E731
+        service.agenda.at(15.99, count)
+        found = run(service, 0.5 * service.steps_per_s, 16.0, at_half=count)
+        (began, before), (ended, after) = halves
+        used[parallel] = (after - before) / (ended - began) / service.steps_per_s
+        first_audio_s[parallel] = found.first_audio_s[1]
+        assert found.refused == 0
+    assert used[0] < used[2] < 0.6
+    assert used[AUTO] >= 0.85
+    assert first_audio_s[0] <= first_audio_s[AUTO] <= GOAL_S
+
+
+def test_a_book_alone_ends_soon():
+    service = service_of(parse_fleet("8*L4"))
+    book = Book(service, AUTO, 1_000)
+    service.agenda.run(60.0)
+    assert book.ended_at <= 1.7 * book.steps / service.steps_per_s
 
 
 DEVICE = Device("test", 2, 0.01, 0.01, 0.02, 10, "made")
