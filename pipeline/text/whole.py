@@ -20,7 +20,7 @@ LONGEST = 60
 
 _STOPS = " ,.，。、"
 _LETTERS = r"(?P<chinese>[\u4e00-\u9fff]{1,8})|(?P<latin>(?:[A-Za-z0-9À-ɏ$€£¥%°'’-]|(?<=\d)[.,](?=\d)){1,60})"
-_WORD_BEGIN, _WORD_END = re.compile(_LETTERS), re.compile(rf"(?:{_LETTERS})$")
+_WORD_BEGIN, _WORD_END = re.compile(_LETTERS), re.compile(rf"(?:{_LETTERS})\Z")
 _LATIN_NAME = r"(?:[A-Z][A-Za-z'’-]*|[a-z]{1,2}[A-Z][A-Za-z]*)"
 _TITLE = r"(?:Mr|Mrs|Ms|Dr|Prof|St|Capt|Lt|Sgt|Gen|Gov|Sen|Rep)\.? "
 _ATOMS = (

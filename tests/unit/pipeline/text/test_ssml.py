@@ -18,6 +18,7 @@ from pipeline.text.normalize import vocabulary_of
 from pipeline.text.pinyin import homophones
 from pipeline.text.speech_text import build_speech_text
 from pipeline.text.tokenizer import PromptTokenizer
+from pipeline.text.whole import whole_words
 from pipeline.types import Mark, Passage, Pronunciation, PronunciationKind, Prosody, SynthesisRequest
 
 XMLNS = 'xmlns:mstts="https://www.w3.org/2001/mstts"'
@@ -83,6 +84,11 @@ def test_languages_nest():
     found = passages('a<lang xml:lang="zh-CN">b<s xml:lang="en-GB">c</s></lang><p xml:lang="fr">d</p>')
     assert [passage.language for passage in found] == ["auto", "zh", "en", "auto"]
     assert parse(speak('<p xml:lang="fr">d</p>')).warnings == (("unsupported_language", 1),)
+
+
+def test_a_block_ends_a_word():
+    found = whole_words(passages('<p>One</p><s>Two</s><lang xml:lang="en-US">three</lang>'))
+    assert [passage.text for passage in found] == ["One\nTwo\n", "three"]
 
 
 def test_words_say_how_they_sound():
