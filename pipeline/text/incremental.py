@@ -299,7 +299,7 @@ class _Scan:
         before, _, line = ((self.line if first == self.begin else "") + text[first : self.gap]).rpartition("\n")
         is_row = "|" in before.rpartition("\n")[2]
         if not self.has_line_end:
-            return is_row
+            return (is_row or "|" in line) and self.start - self.begin < _LONGEST_MARKUP
         is_single = text.count("\n", self.gap, self.stop) == 1 and not (is_row and "|" in line)
         return is_single and (is_short(line) or "|" in line or goes_on(line, text[self.at : self.at + 2]))
 

@@ -175,6 +175,8 @@ UNCERTAIN = [
     "今天天气非常好。",
     "今天天气非常好。”",
     "今天天气非常好。 \u200d",
+    "| It has begun now. Always | Yes. No",  # the first row of a table
+    "| A cell with words. Then more " * 20,
 ]
 
 
