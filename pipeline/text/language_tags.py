@@ -7,20 +7,13 @@ Never: the text itself
 
 import re
 
+from pipeline.text.normalize.tables import word_table
+
 DIALECT = "dialect"
 """a Chinese language other than Mandarin: its characters are spoken in their Mandarin reading"""
 KNOWN = "auto, or a BCP 47 tag or the name of Chinese or English, such as zh, zh-CN, en, en-US, yue or English"
 
-_NAMES = {
-    "english": "en",
-    "chinese": "zh",
-    "mandarin": "zh",
-    "cantonese": "yue",
-    "中文": "zh",
-    "英文": "en",
-    "英语": "en",
-    "粤语": "yue",
-}
+_NAMES = word_table("language name")
 _TAG = re.compile(r"[a-z]{2,8}(?:[-_][a-z0-9]{1,8})*")
 _MANDARIN = ("zh", "zho", "chi", "cmn", "lzh")
 _OTHER_CHINESE = frozenset(("yue", "wuu", "nan", "hak", "gan", "hsn", "cdo", "cjy", "cnp", "cpx", "csp", "czh", "czo", "mnp"))

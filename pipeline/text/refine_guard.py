@@ -13,35 +13,11 @@ import re
 
 from pipeline.spec import CONTROL_TAGS
 from pipeline.text.markup.control_tags import split_tags
+from pipeline.text.normalize.tables import word_list
 from pipeline.types import Change, Op
 
 # Words for thinking aloud, as ChatTTS's refine pass adds them with [oral_k].
-FILLERS: tuple[str, ...] = (
-    *(
-        "嗯",
-        "啊",
-        "呃",
-        "额",
-        "哦",
-        "噢",
-        "哎",
-        "诶",
-        "呀",
-        "哈",
-        "吧",
-        "呢",
-        "嘛",
-        "那",
-        "这",
-        "就",
-        "那个",
-        "这个",
-        "就是",
-        "然后",
-    ),
-    *("对", "其实", "的话", "就是说", "怎么说呢", "你知道"),
-    *("um", "uh", "er", "hmm", "mm", "oh", "ah", "well", "like", "so", "you know", "i mean", "kind of", "sort of"),
-)
+FILLERS = (*word_list("fillers"), "you know", "i mean", "kind of", "sort of")
 
 MOST_COMPARED = 40_000
 """pairs of words; difflib takes some 30 ms for the worst of them"""

@@ -12,7 +12,7 @@ from pipeline.text.normalize.numbers import integer, spell
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import NOT_IN_WORD
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
-from pipeline.text.normalize.tables import row_table
+from pipeline.text.normalize.tables import row_table, word_list
 from pipeline.text.normalize.words import DOMAIN_WORDS, FILE_ENDINGS, PLAIN_ENDINGS, TOP_LEVEL_DOMAINS
 
 ADDRESS_SIGNS = row_table("address sign")
@@ -87,11 +87,7 @@ def _letters_and_digits(ending: str, language: Language) -> str:
 
 
 _COLOUR = re.compile(r"#(?=.*\d)(?:[0-9A-F]{3}|[0-9A-Fa-f]{6}|[0-9A-Fa-f]{8})")
-_NUMBERED_BEFORE = re.compile(
-    r"\b(?:order|ticket|invoice|case|item|booking|reference|ref|tracking|part|receipt|po|account|serial|claim)"
-    r"(?: no\.?| number|:)?\s?$",
-    re.IGNORECASE | re.ASCII,
-)
+_NUMBERED_BEFORE = re.compile(rf"\b(?:{alternatives(word_list('ordered'))})(?: no\.?| number|:)?\s?$", re.IGNORECASE | re.ASCII)
 
 
 def _mention(match: Match, language: Language) -> Outcome:
@@ -139,5 +135,9 @@ ADDRESSES: list[Rule] = [  # before dates and quantities, which look similar
         r"(?<![A-Za-z0-9])@(?P<name>[A-Za-z0-9_\u4e00-\u9fff][A-Za-z0-9_.-]{0,40}(?<![.-])|[\u4e00-\u9fff]{1,12})",
         _mention,
     ),
-    rule("#", r"(?<![A-Za-z0-9&])#(?P<name>[A-Za-z\u4e00-\u9fff][A-Za-z0-9_\u4e00-\u9fff]{0,60})#?", _hashtag),
+    rule(
+        "#",
+        r"(?<![A-Za-z0-9&])#(?P<name>(?:\d{1,4}(?=[A-Za-z]{3})|[A-Za-z\u4e00-\u9fff])[A-Za-z0-9_\u4e00-\u9fff]{0,60})#?",
+        _hashtag,
+    ),
 ]

@@ -11,6 +11,7 @@ from pipeline.text.normalize.numbers import english, integer, ordinal, spell, ye
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import COUNTED_AFTER, EDGE
 from pipeline.text.normalize.rule import Match, Outcome, Rule, after, alternatives, before, rule
+from pipeline.text.normalize.tables import word_list
 from pipeline.text.normalize.words import MONTH_NUMBERS, MONTHS, UNITS
 
 _MONTH_NAMES = alternatives([name for month in MONTHS for name in (month, month[:3])] + ["Sept"])
@@ -19,36 +20,27 @@ _MONTH = r"(?P<month>1[0-2]|0?[1-9])"
 _YEAR = r"(?P<year>1[1-9]\d\d|20\d\d)"
 # The dot after p.m is a stop at the end of a sentence.
 _BEHIND_HALF = r"(?=\s?[a-z0-9,;:)–—-]|\s(?:[MTWFS][a-z]{2,5}day|[ECMP][SD]?T|CES?T|[BIJ]ST|GMT|UTC)\b)"
-_HALF = rf"(?:\s?(?P<half>[AaPp])(?:[Mm]\b|\.[Mm]\.{_BEHIND_HALF}|\.[Mm]\b))"
+_HALF = rf"(?:\s?(?P<half>[AaPp])(?:[Mm]\b|\.[Mm]\.{_BEHIND_HALF}|\.[Mm]\b|(?<=:\d\d.)(?![A-Za-z0-9.])))"
 
 _ABOUT = re.compile(r"(?:近|约|超过|过去|长达|大约|将近|至少|历时|历经|上下|整整|有着?|了)$")
 _LONG_AFTER = re.compile(r"\s?年(?:来|间|历史|的历史|以上|左右|之久|前|后|多)")
 _SCORE_BEFORE = re.compile(
-    r"(?:比分|战胜|击败|赢|输|负|胜|平|比例|以|局|盘|score|scores|won|beat|lost|win|lose|ratio|sets)[^\d。]{0,6}"
+    r"(?:(?:比分|战胜|击败|赢|输|负|胜|平|比例|以|局|盘|score|scores|won|beat|lost|win|lose|ratio|sets)[^\d。]{0,6}|\b(?:dilut|mix|blend|odds|scale|proportion)[^\d.,。]{0,24})"
     r"(?:\d{1,3}:\d{1,3}[、，, ]{1,2}){0,5}$",
     re.IGNORECASE | re.ASCII,
 )
-_YEAR_WORDS = (
-    r"(?:\b(?:in|since|by|until|till|from|before|after|during|circa|year|years|of|late|early|mid|spring|summer|autumn|fall|winter|around|"
-    r"born|died|established|founded|built|dated|copyright|est|ca|c|b|d|Q[1-4]|FY|H[12]|"
-    + _MONTH_NAMES
-    + r")[ ,.-]{1,2}|[©]\s?)$"
-)
+_YEAR_WORDS = rf"(?:\b(?:{alternatives(word_list('year words'))}|Q[1-4]|H[12]|{_MONTH_NAMES})[ ,.-]{{1,2}}|[©]\s?)$"
 _YEAR_BEFORE = re.compile(_YEAR_WORDS, re.IGNORECASE | re.ASCII)
 _OLD_YEAR_BEFORE = re.compile(
-    r"\b(?:in|since|until|till|year|circa|born|died|(?:battle|siege|conquest|treaty|council|events|crusade|war|revolt|year|summer|spring|"
-    r"autumn|winter|plague|fall) of|ca\.|c\.)\s$",
+    r"\b(?:it was|it is|it's|in|since|until|till|year|circa|born|died|ca\.|c\.|(?:battle|siege|conquest|treaty|council|events|"
+    r"crusade|war|revolt|year|summer|spring|autumn|winter|plague|fall) of)\s$",
     re.IGNORECASE | re.ASCII,
 )
 _COUNT_BEFORE = re.compile(
     r"\b(?:sum|total|product|average|square|root|population|altitude|height|length|capacity|score|rating) of\s$",
     re.IGNORECASE | re.ASCII,
 )
-_REIGN = re.compile(
-    r"\b(?:rul|reign|liv|last|flourish|serv|occup|inhabit|govern|stood|built|construct|king|queen|emperor|empress|pope|duke|count|war|dynasty|period|"
-    r"years?\b|era|century|medieval|colon|wrote|work|empire|kingdom)",
-    re.IGNORECASE | re.ASCII,
-)
+_REIGN = re.compile(rf"\b(?:{alternatives(word_list('reign'))}|years?\b)", re.IGNORECASE | re.ASCII)
 _SPAN = re.compile(
     r"\b(?:from|between|about|around|circa|c\.)\s(?:about\s|around\s)?1?\d{3}\s(?:to|until|till|and)\s(?:about\s|around\s)?1?\d{3}(?!,?\d)",
     re.ASCII,
@@ -137,7 +129,7 @@ def _year_range(match: Match, language: Language) -> Outcome:
     if len(last) == 2 and int(last) <= int(first[2:]):
         return None
     words = "到" if language == "zh" else " to "
-    spoken_last = year(last, language) if len(last) == 4 or language == "zh" else integer(last, "en")
+    spoken_last = year(last, language) if len(last) == 4 or language == "zh" else integer(last, "en").replace("zero", "oh")
     return f"{year(first, language)}{words}{spoken_last}"
 
 
@@ -163,12 +155,19 @@ def _century(match: Match, language: Language) -> Outcome:
 
 def _clock(match: Match, language: Language) -> Outcome:
     hours, minutes = int(match["hours"]), int(match["minutes"])
-    if hours > 24 or minutes > 59 or _SCORE_BEFORE.search(before(match, 36)):
+    if hours > 24 or minutes > 59 or (not match["half"] and _SCORE_BEFORE.search(before(match, 36))):
         return None
     half = (match["half"] or "").lower()
     if half and hours > 12:
         half = ""
     return time_words(hours, minutes, int(match["seconds"] or 0), half, language)
+
+
+def _watch(match: Match, language: Language) -> Outcome:
+    """0930 hours, 1430h."""
+    hours, minutes = integer(match["hours"].lstrip("0") or "0", "en"), match["minutes"]
+    spoken = f"{hours} {'hundred' if minutes == '00' else english(int(minutes))}"
+    return f"{spoken} {'hours' if match[0].endswith('h') else ''}" if language == "en" else None
 
 
 def _hour(match: Match, language: Language) -> Outcome:
@@ -236,18 +235,16 @@ def _short_year(match: Match, language: Language) -> Outcome:
 
 
 def _zh_bare_year(match: Match, language: Language) -> Outcome:
-    """(1998), 从1998到2005, 2008北京奥运会."""
-    return spell(match[0], "zh") if language == "zh" else None
+    """(1998), 从1998到2005, 2008北京奥运会, 618-907年."""
+    return "到".join(spell(digits, "zh") for digits in re.findall(r"\d+", match[0])) if language == "zh" else None
 
 
 def _sure(match: Match, language: Language) -> Outcome:
-    return None if after(match, 1).isdigit() else _dmy(match, language)
+    return None if after(match, 1).isdigit() or _NUMBER_BEFORE.search(before(match, 8)) else _dmy(match, language)
 
 
-_YEARLY_AFTER = re.compile(
-    r"\s(?:results|elections|sales|games|finals|models|figures|earnings|revenues|profits|awards|playoffs|championships|rules|taxes|"
-    r"olympics|budgets|fires|floods|riots|protests|talks|primaries|midterms|estimates|forecasts|standards|editions|movies|films)\b"
-)
+_NUMBER_BEFORE = re.compile(r"(?:[件货证号提]码|单号|编号|\b(?:code|number|no\.))[:为是 ]{0,2}$", re.IGNORECASE)
+_YEARLY_AFTER = re.compile(rf"\s(?:{alternatives(word_list('yearly'))})\b")
 _SEASON_AFTER = re.compile(r"\s?(?:seasons?\b|campaigns?\b|fiscal|academic|school|financial|tax|赛季|学年|财年|年度)")
 _ARTICLE_BEFORE = re.compile(r"\b(?:the|a|an|this|that)\s$", re.IGNORECASE | re.ASCII)
 _NOUN_AFTER = re.compile(r"\s(?!(?:more|or|and|to|in|on|at|of|for|from|by|with|that|who|which)\b)[A-Za-z]{3,}", re.ASCII)
@@ -262,7 +259,8 @@ RULES: list[Rule] = [
     rule("0", rf"{_YEAR}/(?P<last>\d\d)(?![\d/])", _two_years, "dates"),
     rule(
         "'",
-        r"'(?P<year>\d\d)(?![\dA-Za-z'\"])(?=年(?!代)|(?<=of '..)|(?<=in '..)|(?<=er '..)|(?<=ng '..)|(?<=ce '..)|(?<=ll '..))",
+        r"'(?P<year>\d\d)(?![\dA-Za-z'\"])(?=年(?!代)|(?<=of '..)|(?<=in '..)|(?<=er '..)|(?<=ng '..)|(?<=ce '..)|(?<=ll '..)|"
+        r"\s[A-Z][a-z]{2}(?![^'\n]{0,40}'))",
         _class_of,
         "dates",
     ),
@@ -277,6 +275,7 @@ RULES: list[Rule] = [
     rule(
         "0",
         r"(?:(?<=\()|(?<=从)|(?<=从(?:19|20)\d\d[到至]))(?P<year>(?:19|20)\d\d)(?=\)|[到至](?:19|20)\d\d(?!\d)|[，。,.]|$)|"
+        r"(?:(?<=\()[1-9]\d\d|(?<!\d)[2-9]\d[1-9])[-–~至到]\d{3,4}(?=年)|(?<!\d)\d\d[-–~/]\d\d(?=学年|赛季)|"
         rf"(?<!\d)(?P<event>(?:19|20)\d\d)(?=(?:{_PLACE})?(?:{_FEAST}))",
         _zh_bare_year,
         "dates",
@@ -297,6 +296,12 @@ RULES: list[Rule] = [
         "dates",
     ),
     rule("0", rf"(?P<hours>\d{{1,2}}){_HALF}(?![A-Za-z])", _hour, "dates"),
+    rule(
+        "0",
+        r"(?<![\d.,])(?P<hours>0\d|1\d|2[0-3])(?P<minutes>[0-5]\d)(?:(?<=0\d\d\d) (?=hours|hrs)|h(?![A-Za-z]))",
+        _watch,
+        "dates",
+    ),
     rule("0'", r"'?(?P<decade>(?:1[1-9]|20)\d0|[2-9]0)'?s(?![A-Za-z])", _decade, "dates"),
     rule("0", r"(?:(?<=the )|(?<=mid-)|(?<=late )|(?<=early ))(?P<century>[1-9]00)s(?![A-Za-z])", _century, "dates"),
     rule("0", r"(?P<year>\d{1,4})\s?(?P<era>AD|BCE|BC|CE)\b", _era, "dates"),
@@ -308,7 +313,7 @@ RULES: list[Rule] = [
     ),
     rule(
         "0",
-        rf"{_YEAR}(?![\d%]|[:,.]\d|\s?[-–~]\s?\d|[A-Za-z]|\s(?:hundred|thousand|million|billion|trillion|percent)\b)",
+        rf"{_YEAR}(?!\s?[x×]\s?\d|[\d%]|[:,.]\d|\s?[-–~]\s?\d|[A-Za-z]|\s(?:hundred|thousand|million|billion|trillion|percent)\b)",
         _english_year,
         "dates",
     ),

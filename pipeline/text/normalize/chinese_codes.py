@@ -11,7 +11,7 @@ import re
 from pipeline.text.normalize.latin import join_words, letters
 from pipeline.text.normalize.numbers import counted, integer, spell
 from pipeline.text.normalize.options import Language
-from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, numeric, rule
+from pipeline.text.normalize.rule import Match, Outcome, Rule, after, alternatives, before, numeric, rule
 from pipeline.text.normalize.tables import row_table, word_list
 from pipeline.text.normalize.words import MEASURES, STROKES
 
@@ -29,7 +29,7 @@ _CALLED_AFTER = re.compile(
 CODE_BEFORE = re.compile(
     r"(?:(?<![期几\d])号|(?<![尺起数筹号])码|订单|会议|客户|会员|工单|直播间|设备|商户|账户|运单|快递单?|身份证|股票|证券|基金|端口|群|"
     r"车牌|邮编|批次|[车班]次|保单|发票|合同|档案|产品|商品|频道|频率|包间|包厢|错误|状态|返回|报错|单元|门牌|宿舍|"
-    r"教室|病房|准考证|考场|座位|楼|栋|座|幢|房间|口令|电话|手机|热线|拨打?|呼叫|波音|分机|(?<![\u4e00-\u9fff])转|[请机话号线]转|微信|航班|型号|QQ|"
+    r"教室|病房|准考证|考场|座位|楼|栋|座|幢|房间|口令|电话|手机|热线|拨打?|呼叫|波音|分机|(?<![\u4e00-\u9fff])转|[请机话号线]转|微信|航班|型号|QQ|内线|短号|床位|柜台?|工位|"
     r"\b(?i:ID|PIN|code|zip|password|room|flight|extension|ext\.?|dial|call|agent))(?:号码|号|ID|id|[为是了:#(（,，]|\s){0,3}$"
 )
 _DIALLED_BEFORE = re.compile(r"(?:电话|转|分机|手机|热线|拨|呼叫|航班|房间)[^\d]{0,5}$")
@@ -70,7 +70,10 @@ def _service(match: Match, language: Language) -> Outcome:
     """10086, 12345 and bank lines anywhere, 110 only beside a word of calling."""
     if language != "zh" or _MEASURE.match(match.string, match.end()):
         return None
-    is_called = CALLED_BEFORE.search(before(match, 6)) or _CALLED_AFTER.match(match.string, match.end())
+    listed = re.search(r"(?<!\d)1[12]\d[、和或]$", before(match, 5)) or re.match(
+        r"[、和或]1[12]\d(?![\d个人元米分次])", after(match, 5)
+    )
+    is_called = listed or CALLED_BEFORE.search(before(match, 6)) or _CALLED_AFTER.match(match.string, match.end())
     known = match[0] in _SERVICE_NUMBERS and not match[0].endswith("000")
     bank = match[0].startswith(("955", "123")) and len(match[0]) == 5
     return spell(match[0], "zh", telephone=True) if is_called or known or bank else None
@@ -186,7 +189,7 @@ def _house(match: Match, language: Language) -> Outcome:
     return spell(match["digits"], "zh")
 
 
-_FREE = r"(?<![\dA-Za-z])(?<![\dA-Za-z][.,:/-])"
+_FREE = r"(?<![\dA-Za-z])(?<![\dA-Za-z][.,/-])(?<!\d:)"
 _END = r"(?!\d|[,.:]\d|[A-Za-z])"
 RULES: list[Rule] = [
     rule("0", rf"{_FREE}(?P<digits>[12])\s?(?P<unit>米)\s?(?P<rest>\d\d)(?!\d|\.\d|\s?[米厘长宽高的])", _height, "units"),
@@ -208,9 +211,10 @@ RULES: list[Rule] = [
         r"(?<=[京沪津渝冀豫云辽黑湘皖鲁新苏浙赣鄂桂甘晋蒙陕吉闽贵粤青藏川宁琼])[A-Z][•\s-]?(?=[A-Z]{0,5}\d)[A-Z0-9]{5,6}(?![A-Za-z0-9])",
         _plate,
     ),
-    numeric("0", rf"{_FREE}(?:{_SLANG})(?![,.]\d|\s?[-+×÷*=]\s?\d)", _spelled),
+    numeric("0", rf"{_FREE}(?:{_SLANG})(?!\d|[,.]\d|\s?[-+×÷*=]\s?\d)", _spelled),
     numeric("0", r"(?:(?<![\s\S])|(?<=[\n。!?]))(?:6{2,6}|8{2,3}|88?6|5{2,6}|9{2,3})(?=[，,~!。\s]|$)(?!,\d)", _spelled),
     numeric("0", r"(?<![\d.,第共有约])(?P<digits>[089]\d)(?=款(?:的|车|[^，。]{0,6}(?:车|型)))", _house),
+    numeric("0", r"(?:(?<=[今明去前后]年)|(?<=[今明去前后]年是))20\d\d(?=[，。、,.;!?年]|$)", _spelled),
     rule("0", rf"{_FREE}(?:9\d{{2,4}}|1[0-9]{{2,4}}){_END}(?![-~]\d)", _service, "phone"),
     numeric(
         "0", rf"{_FREE}(?<!\d )(?:\d{{2,6}}(?: \d{{2,6}}){{1,5}}|\d{{3,30}}){_END}(?!(?<!\d{{8}})[-~]\d| \d)", (None, _code)

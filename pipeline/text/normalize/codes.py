@@ -13,7 +13,7 @@ from pipeline.text.normalize.numbers import integer, pairs, spell, year
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import COUNTED_AFTER, EDGE, NOT_IN_WORD
 from pipeline.text.normalize.rule import Gap, Match, Outcome, Rule, after, alternatives, before, numeric, rule
-from pipeline.text.normalize.tables import word_table
+from pipeline.text.normalize.tables import word_list, word_table
 from pipeline.text.normalize.words import UNITS
 
 _LINK = (
@@ -26,52 +26,20 @@ CALL_BEFORE = re.compile(
     r"pager)" + _LINK,
     re.IGNORECASE | re.ASCII,
 )
-_CALL_AFTER = re.compile(
-    r"\s(?:calls?|callers?|operators?|dispatch(?:ers?)?|emergency|lines?|hotline|helpline|service)\b", re.ASCII
-)
+_CALL_AFTER = re.compile(rf"\s(?:{alternatives(word_list('call names'))})\b", re.ASCII)
 CODE_BEFORE = re.compile(
-    r"\b(?:orders?|tracking|cards?|accounts?|acct\.?|a/c|invoices?|tickets?|cases?|references?|ref\.?|confirmation|booking|"
-    r"reservation|verification|code|pin|passcode|password|otp|id|ssn|zip|postcode|policy|members?(?:hip)?|licen[cs]e|serial|"
-    r"sku|upc|ean|vin|imei|isbn|issn|ext\.?|extension|p\.?o\.? box|area code|customer|employee|student|badge|batch|lot|part|"
-    r"item|model|parcel|shipment|package|claim|patient|record|docket|receipt|transaction|user|ending in|token|passport|"
-    r"(?:card|account) ending|sort code|iban|routing|meter|plate|doi|pmid|bug|issue|article number|catalog|phone|ph\.?|tel\.?|"
-    r"mobile|cell|whatsapp)" + _LINK,
+    rf"\b(?:{alternatives(word_list('code names'))}|p\.?o\.? box|area code|ending in|"
+    r"(?:card|account|visa|mastercard|amex) ending|sort code|article number)" + _LINK,
     re.IGNORECASE | re.ASCII,
 )
-_NAMED = re.compile(
-    r"(?:\b(?:Boeing|Airbus|Porsche|Peugeot|Ferrari|Routes?|Highway|Hwy\.?|Interstate|Freeway|Flight|Section|Sec\.|Form|Schedule|"
-    r"Rooms?|Rm\.?|Suite|Ste\.?|Apt\.?|Apartment|Unit|Channel|Gate|Bus|Train|Exit|Fahrenheit|Studio|Xbox|Nokia|Pixel|Building|"
-    r"Bldg\.?|Intel|Motorola|Volvo|Mazda|Fiat|Canon|Nikon|Cessna|"
-    r"Locker|Platform|Track|Radeon|GeForce|Ryzen \d|Psalm|Rule|Resolution|Bill|Agent|Area|Terminal|Biology|Chemistry|"
-    r"Physics|English|History|Math|Economics|Psychology|Sociology|Philosophy|Finance|Marketing|Photography|Cooking|Calculus|"
-    r"Error|Status|Port|Code|Pier|Bay|Hall|Lab|Office|Ward|Bed|Cell|Seat|Sector|Car|Lane|Proposition|Prop|Amendment|Regulation|"
-    r"Windows|Commodore|Atari|Apple|Model|Type|Class|Series|Core|Pentium|Snapdragon|Photo|Concerto|Opus|Sonnet)|"
-    r"\b(?:error|status|port|ports|room|rooms|suite|apartment|flight|route|highway|bus|train|gate|exit|exit code|section|form|"
-    r"error code|response|returns?|returned|channel|unit|locker|rule|freeway|interstate|platform|code|resolution)|"
-    r"\b[A-Z]{2,5})\s$",
-    re.ASCII,
-)
+_NAMED = re.compile(rf"(?:\b(?:{alternatives(word_list('named'))}|Ryzen \d|exit code|error code)|\b[A-Z]{{2,5}})\s$", re.ASCII)
 _RIDDEN = re.compile(r"\b(?:bus|tram|train|flight|route|gate|room|line)\s$", re.IGNORECASE)  # bus 402 goes, room 305 smells
-_NAMED_AFTER = re.compile(
-    r"\s(?:freeway|forms?|errors?|status|corridor|tax forms?|response|interstate|expressway|turnpike|tram|bus|trolley)\b",
-    re.ASCII,
-)
-_BIBLE = (
-    "Genesis|Exodus|Leviticus|Numbers|Deuteronomy|Joshua|Judges|Ruth|Samuel|Kings|Chronicles|Ezra|Nehemiah|Esther|Job|Psalms?|"
-    "Proverbs|Ecclesiastes|Isaiah|Jeremiah|Ezekiel|Daniel|Hosea|Joel|Amos|Micah|Zechariah|Malachi|Matthew|Mark|Luke|John|Acts|"
-    "Romans|Corinthians|Galatians|Ephesians|Philippians|Colossians|Thessalonians|Timothy|Titus|Philemon|Hebrews|James|Peter|"
-    "Jude|Revelation|Quran|Surah"
-)
+_NAMED_AFTER = re.compile(rf"\s(?:tax forms?|{alternatives(word_list('named after'))})\b", re.ASCII)
 _SHORT_BOOKS = word_table("book")
-_BOOK_BEFORE = re.compile(rf"\b(?:{_BIBLE}|(?:{alternatives(_SHORT_BOOKS)})\.?)\s$", re.ASCII)
-_STREET = (
-    "Street|Avenue|Road|Drive|Lane|Boulevard|Court|Place|Terrace|Square|Way|Circle|Highway|Parkway|Plaza|Row|Crescent|Close|"
-    "Broadway|St|Ave|Av|Rd|Dr|Ln|Blvd|Ct|Pl|Sq|Hwy|Pkwy"
-)
+_BOOK_BEFORE = re.compile(rf"\b(?:{alternatives(word_list('bible'))}|(?:{alternatives(_SHORT_BOOKS)})\.?)\s$", re.ASCII)
+_STREET = alternatives(word_list("street names"))
 _STATES = word_table("state code")
-_SURE_STATES = [
-    code for code in _STATES if code not in ("IN", "OK", "ME", "OR", "HI", "MA", "PA", "LA", "ID", "OH", "CO", "AL", "DE")
-]
+_SURE_STATES = set(_STATES) - set(word_list("unsure states"))
 _COMMON_CALLS = ("911", "112", "999", "988")
 _UNIT_AFTER = re.compile(rf"\s?(?:{alternatives(list(UNITS))}){EDGE}", re.ASCII)
 _AIRLINERS = ("707", "717", "727", "737", "747", "757", "767", "777", "787")
@@ -177,11 +145,6 @@ def _mixed(match: Match, language: Language) -> Outcome:
     return _signs([match[0]], language)
 
 
-def _behind_underscore(match: Match, language: Language) -> Outcome:
-    """The digits of abc_1988."""
-    return spell(match[0], language)
-
-
 def _identifier(match: Match, language: Language) -> Outcome:
     """3f2504e0-4f89-11d3-9a0c-0305e82c3301, #FF5733: hexadecimal digits one by one."""
     sign = "" if match[0][0] != "#" else "hash" if language == "en" else "井号"
@@ -201,6 +164,12 @@ def _order(match: Match, language: Language) -> Outcome:
 def _account(match: Match, language: Language) -> Outcome:
     """DE89 3704 0044 0532 0130 00: an IBAN, group by group."""
     return None if " " not in match[0] and len(match[0]) < 15 else _signs(match[0].split(" "), language)
+
+
+def _norm(match: Match, language: Language) -> Outcome:
+    """ISO 9001:2015."""
+    digits = spell(match["digits"], "zh") if language == "zh" else integer(match["digits"], "en")
+    return join_words([letters(match["name"]), digits, year(match["year"], language)])
 
 
 def _hardware(match: Match, language: Language) -> Outcome:
@@ -233,7 +202,7 @@ RULES: list[Rule] = [
     numeric(
         "#", r"#(?=[A-Fa-f]{0,7}\d)(?=\d{0,7}[A-Fa-f])(?:[0-9A-F]{3}|[0-9A-Fa-f]{6}|[0-9A-Fa-f]{8})(?![A-Za-z0-9])", _identifier
     ),
-    numeric("0", r"(?<=[A-Za-z\u4e00-\u9fff]_)\d{2,20}(?![\d.,])", _behind_underscore),
+    numeric("0", r"(?<=[A-Za-z\u4e00-\u9fff]_)\d{2,20}(?![\d.,])", lambda match, language: spell(match[0], language)),
     numeric("0", r"0[xX](?P<digits>[0-9A-Fa-f]{1,32})(?![A-Za-z0-9])", _hexadecimal),
     numeric(
         "0", r"(?<!\d)(?<!\d[.,-])(?:\d{4}[ -]){3}\d{4}(?![\d-])|(?<!\d)(?<!\d[.,-])3\d{3}[ -]\d{6}[ -]\d{5}(?![\d-])", _card
@@ -244,6 +213,7 @@ RULES: list[Rule] = [
         rf"{NOT_IN_WORD}(?=[A-Za-z]{{0,9}}\d)(?=\d{{0,9}}[A-Za-z])(?:[A-Z0-9]{{5,34}}|[a-f0-9]{{6,64}})(?![A-Za-z0-9@]|-\w)",
         _mixed,
     ),
+    numeric("a", rf"{NOT_IN_WORD}(?P<name>ISO|IEC|EN|DIN)\s?(?P<digits>\d{{3,5}}):(?P<year>(?:19|20)\d\d)(?!\d)", _norm),
     numeric("0", rf"(?<!\d)(?<!\d[.,-])(?P<digits>\d{{3,6}}){_EDGE}", (_called, None)),
     numeric("0", rf"(?<!\d)(?<!\d[.,-])(?:{_GROUPS}|\d{{4,20}}|0\d{{2}}){_EDGE}", _code),
     numeric("#", rf"#(?P<digits>\d{{4,20}}){_EDGE}", _numbered),

@@ -8,10 +8,11 @@ Never: times of day
 
 import re
 
-from pipeline.text.normalize.numbers import counted, integer, number
+from pipeline.text.normalize.numbers import counted, integer, number, spell
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import is_one
-from pipeline.text.normalize.rule import Drop, Gap, Match, Outcome, Rule, after, before, rule
+from pipeline.text.normalize.rule import Drop, Gap, Match, Outcome, Rule, after, alternatives, before, rule
+from pipeline.text.normalize.tables import word_list
 
 _UNITS = (("hours", "hour", "小时"), ("minutes", "minute", "分"), ("seconds", "second", "秒"))
 _CLOCK_BEFORE = re.compile(
@@ -35,10 +36,7 @@ _SECONDS_BEFORE = re.compile(
     r"(?:\b(?:timeout|timeouts|wait|waits|delay|limit|interval|period|duration) (?:of|is|in) |\b(?:is|are) )$",
     re.IGNORECASE | re.ASCII,
 )
-_DECADE_AFTER = re.compile(
-    r"\s?(?:music|fashion|rock|pop|hits|style|kids?|child|show|sitcoms?|movies?|films?|cartoons?|nostalgia|party|theme|era|icons?|stars?|"
-    r"disco|hip|hair|vibes?|songs?|bands?|classics?|aesthetic|and\s'?\d0s|音乐|风格|怀旧|老歌|经典|年代|复古)"
-)
+_DECADE_AFTER = re.compile(rf"\s?(?:{alternatives(word_list('decade'))}|and\s'?\d0s)")
 
 
 def duration_words(parts: tuple[str, str, str], language: Language) -> str:
@@ -80,6 +78,11 @@ def _primes(match: Match, language: Language) -> Outcome:
     return duration_words(("", match["minutes"], match["seconds"]), language) if is_pace else None
 
 
+def _hundredths(match: Match, language: Language) -> Outcome:
+    """9″58: a time of a race."""
+    return f"{integer(match['seconds'], 'zh')}秒{spell(match['hundredths'], 'zh')}" if language == "zh" else None
+
+
 def _seconds(match: Match, language: Language) -> Outcome:
     """30s: seconds, unless the words beside it speak of a decade."""
     context = before(match, 20)
@@ -93,6 +96,7 @@ def _seconds(match: Match, language: Language) -> Outcome:
 
 
 RULES: list[Rule] = [
+    rule("0", r"(?P<seconds>\d{1,2})[″\"](?P<hundredths>\d\d)(?!\d)", _hundredths, "units"),
     rule(
         "0", r"(?:\d{1,2}:)?\d\d:\d\d[.,]\d{3}\s?--?>\s?(?:\d{1,2}:)?\d\d:\d\d[.,]\d{3}", Drop("markup", Gap.STOP), "markdown"
     ),

@@ -36,32 +36,33 @@ _SHAPES = (
      r"|\[(?:pause|break|silence|wait)(?:[:= ]\s?\d{1,5}(?:\.\d{1,3})?\s?(?:ms|s|sec|seconds)?)?\]"
      r"|\[(?:uv_break|v_break|lbreak|llbreak|break_\d)\]"),
     ("token", r"<[|｜](?:im_start|start_header_id)[|｜]>(?:system|user|assistant|tool|model)?|<start_of_turn>(?:user|model)?"
-     r"|<[|｜][^|｜<>\n]{1,60}[|｜]>|<</?SYS>>|\[/?(?:INST|SYS|TOOL_CALLS|THINK|EOS|BOS)\]|\[(?:laugh(?:_\d)?|oral_\d|speed_\d)\]"),
+     r"|<[|｜][^|｜<>\n]{1,60}[|｜]>|<</?SYS>>|&lt;/?(?:[biupa]|br|em|strong|span|div|[uo]l|li|h[1-6]|code|pre|break|speak)\b[^&<>\n]{0,100}&gt;"
+     r"|\[/?(?:INST|SYS|TOOL_CALLS|THINK|EOS|BOS)\]|\[(?:laugh(?:_\d)?|oral_\d|speed_\d)\]"),
     ("tag", rf"<(?P<close>/?)(?P<name>[A-Za-z][\w:.-]{{0,60}})(?P<attributes>(?:{_ATTRIBUTE}?){{0,20}})\s{{0,9}}/?>"),
     ("comment", r"<!--|<!DOCTYPE[^<>]{0,200}>"),
     ("note", r"\[\^[\w-]{1,30}\]|【\d{1,3}(?::\d{1,3})?†[^】\n]{0,80}】"
      r"|(?<=[^\s\[({])\[\d{1,3}(?:\s?[,;–-]\s?\d{1,3}){0,6}\](?!\(|\s?=[^=]|\.[a-z_])"
      r"|\[(?:citation needed|clarification needed|better source needed|who\?|when\?|来源请求|(?:note|注)\s?\d{1,2})\]"
      r"|(?<=[a-z.,;)”\"])\[[a-hj-rt-z]\](?![A-Za-z(])|(?<=\])\[[^\[\]\n]{0,80}\]"),
-    ("cited", r"(?<=[A-Za-z,.;:)”\"’])[ ]\[\d{1,3}(?:\s?[,;–-]\s?\d{1,3}){0,6}\](?=[\s.,;:)]|$)"),
+    ("cited", r"(?<=[A-Za-z,.;:)”\"’*_\u4e00-\u9fff。，])[ ]\[\d{1,3}(?:\s?[,;–-]\s?\d{1,3}){0,6}\](?=[\s.,;:)。，\[]|$)"),
     ("brace", r"[ ]?\{[#.:][\w .#=:\"'-]{1,120}\}|\{\{[<%][^{}\n]{1,200}[>%]\}\}|\{%[^{}\n]{1,200}%\}"),
     ("pair", r"(?<![=\w])==(?=[^\s=])(?P<marked>[^=\n]{1,200})(?<=\S)==(?![=\w])"
      r"|(?<![+\w])\+\+(?=[^\s+])(?P<inserted>[^+\n]{1,200})(?<=\S)\+\+(?![+\w])"
      r"|(?<=[A-Za-z0-9)])~(?P<lowered>[0-9A-Za-z+-]{1,6})~(?!~)"),
-    ("face", r"(?<![^\s\u4e00-\u9fff.,!?。，！？~])(?:[:;]['^-]?(?:[DPpOo3*|\\/]|[)(]{1,3})|=[)(DP]|[xX]D{1,3}|:'\(|</?3{1,2})"
-     r"(?![\w/])|(?<![\w^(])(?:\^[_.-]?\^|[TQ]_+[TQ]|[oO0]_+[oO0]|>_+<|-_+-|u_u|[xX]_[xX]|Q[AaWw]Q|[oO]rz|;_;|=_=|¯\\?_\(ツ\)_/¯|\\[oOm0]/|ಠ_ಠ)(?![\w^])"
+    ("face", r"(?<![^\s\u4e00-\u9fff.,!?。，！？~])(?:[:;]['^-]?(?:[DPpOo3*|\\/]|[)(]{1,3})|=[)(DP]|[xX]D{1,3}|:'\(|"
+     r"(?:<|&lt;)/?3{1,2})(?![\w/])|(?<![\w^(])(?:\^[_.-]?\^|[TQ]_+[TQ]|[oO0]_+[oO0]|>_+<|-_+-|u_u|[xX]_[xX]|Q[AaWw]Q|[oO]rz|;_;|=_=|¯\\?_\(ツ\)_/¯|\\[oOm0]/|ಠ_ಠ)(?![\w^])"
      r"|(?<!\\)[(（](?P<face>[^()（）\n]{3,14})[)）][╯︵┻━ノヽ彡]{0,8}"),
 )  # fmt: skip
 _MARKDOWN = frozenset(["note", "cited", "brace", "pair", "face"])
 _SHAPE = re.compile("|".join(f"(?P<{name}_shape>{pattern})" for name, pattern in _SHAPES))
-_MAY_BE = re.compile(r"[<\[【`=~^{:;+(（_\\]|XD|xD|Q[AaWw]Q|orz|Orz")
+_MAY_BE = re.compile(r"[<&\[【`=~^{:;+(（_\\]|XD|xD|Q[AaWw]Q|orz|Orz")
 _QUOTED = re.compile(r"\s+[\w:.-]+\s?=\s?[\"']")
 _FLAGS = [
     "",
     *["checked", "disabled", "hidden", "open", "controls", "async", "defer", "selected", "nowrap", "required", "noshade"],
 ]
 _GAPS: dict[Sound | None, str] = {Sound.BLOCK: "\n", Sound.LINE: "\n", Sound.CELL: ", "}
-_KEEPS_CITED = re.compile(r"\b(?:in|see|by|of|from|to|and|with|cf\.?|ref\.?|refs\.?|at)$", re.IGNORECASE)
+_KEEPS_CITED = re.compile(r"\b(?:in|see|by|of|from|to|and|with|cf\.?|ref\.?|refs\.?|at)$|\],$", re.IGNORECASE)
 _FACE = re.compile(r"(?P<eye>\S)\s?[_.ω‿▽□﹏дД-]{1,3}\s?(?P=eye)|[\^°´`･・ω◕≧≦﹏▽□╥︶‿ಠ><;￣ﾟ_]", re.IGNORECASE)
 _WORDS = re.compile(r"[\u4e00-\u9fff]|[A-Za-z0-9]{2}")
 

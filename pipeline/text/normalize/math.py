@@ -29,7 +29,7 @@ _FORMULA = re.compile(
     r"[\\^_=+<>≤≥≈≠×÷∈|]|[A-Za-z]!|[A-Za-z]'\(|^[A-Za-z]'?$|^-?\d*[A-Za-z](?:\([A-Za-z0-9, ]{1,12}\))?$"
     r"|^[A-Za-z0-9][-/*][A-Za-z0-9]$|^[A-Za-z](?:, ?[A-Za-z])+$|^\(?-?[\d.]+[,)/-]|^\d+(?:\.\d+)?$"
 )
-_POWER_BEFORE = re.compile(r"(?:\^-?\d{1,3}|\^\{-?\d{1,3}\}|[⁰¹²³⁴⁵⁶⁷⁸⁹])\$?\s?$")
+_POWER_BEFORE = re.compile(r"(?:\^-?\d{1,3}|\^\{-?\d{1,3}\}|\d-?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,3})\$?\s?$")
 _GROUP = r"\{[^{}\n]{0,120}(?:\{[^{}\n]{0,60}\}[^{}\n]{0,60}){0,4}\}"
 
 
@@ -63,6 +63,17 @@ def _of_one(match: Match, language: Language) -> Outcome:
     return ("" if language == "zh" else "of ") + tex_words(match["of"], language)
 
 
+def _function(match: Match, language: Language) -> Outcome:
+    """sin(x), log(10)."""
+    name = tex_words(f"\\{match['name']}", language)
+    return join_words([name, "" if language == "zh" else "of", tex_words(match["of"], language)])
+
+
+def _product(match: Match, language: Language) -> Outcome:
+    """The mx of y = mx + b."""
+    return " ".join(match[0])
+
+
 def _raised(match: Match, language: Language) -> Outcome:
     """The mc^2 of E=mc^2: its letters one by one."""
     spoken = spelled(match["letters"][:-1])
@@ -78,6 +89,12 @@ def _unit(match: Match, language: Language) -> Outcome:
 
 _TEN = r"10(?:\^|-?[⁰¹²³⁴⁵⁶⁷⁸⁹]|⁻)"
 RULES: list[Rule] = [
+    rule(
+        "|",
+        r"(?<![A-Za-z0-9|])\|-?(?:\d{0,4}[A-Za-z]|\d{1,4})(?:\s?[-+*/^]\s?(?:\d{0,4}[A-Za-z]|\d{1,4})){0,3}\|(?![A-Za-z0-9|])",
+        _power,
+        "numbers",
+    ),
     rule("$", r"\$\$(?P<tex>[^$]{1,2000})\$\$", _display, "numbers"),
     rule("$", r"\$(?P<tex>(?!\s)(?:\\\$|[^$\n]){1,400}(?<!\s))\$(?!\d)", _formula, "numbers"),
     rule("\\", r"\\\((?P<tex>[\s\S]{1,600}?)\\\)", _display, "numbers"),
@@ -123,6 +140,14 @@ RULES: list[Rule] = [
         "numbers",
     ),
     rule("a", r"(?<=\d\s)x(?=\s\d[\d.]{0,12}\s?=)", ("times", "乘"), "numbers"),
+    rule("|", r"(?<=\([A-Z])\|(?=[A-Z]\))", ("given", Gap.COMMA)),
+    rule(
+        "a",
+        rf"{NOT_IN_WORD}(?:(?:(?<=[-+=]\s)|(?<=[-+=]))[abckmnp][xyz](?![A-Za-z0-9])|[abckmnp][xyz](?=[²³]?\s?[-+=]\s?[a-z\d]))",
+        _product,
+        "numbers",
+    ),
+    rule("a", rf"{NOT_IN_WORD}(?P<name>sin|cos|tan|cot|log|ln|exp)\((?P<of>-?\d{{0,6}}[A-Za-z]?)\)", _function, "numbers"),
     rule("(", r"(?<=(?<![A-Za-z.])[fghpFGHPO])\((?P<of>[A-Za-z0-9])\)", _of_one, "numbers"),
     rule("(", r"(?<=(?<![A-Za-z.])[fghpquvyFGHOPTVELNW])\((?=[A-Za-z0-9][^()\n]{0,40}\))", ("of", Gap.SPACE), "numbers"),
 ]

@@ -7,27 +7,25 @@ Never: money, dates, plain numbers
 
 import re
 
-from pipeline.text.normalize.numbers import counted, number, plural_of
+from pipeline.text.normalize.numbers import counted, number, pairs, plural_of
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import EDGE, MINUS, NUMBER, TO, is_one
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
+from pipeline.text.normalize.tables import word_list
 from pipeline.text.normalize.words import CLOSE_UNITS, UNITS
 
 _UNIT = alternatives(list(UNITS))
 _CLOSE = alternatives(list(CLOSE_UNITS))
 _ARTICLE_BEFORE = re.compile(r"(?:^|[^A-Za-z.])[Aa]n?\s[\"']?$")
 _MILLIONS_AFTER = re.compile(
-    r"\+? (?!(?:waves|sprints|races|hurdles|runs|walls|cables|steps|lengths|swells|seas|poles|ropes|pipes|"
-    r"was|is|has|as|its|his|this|pools|"
-    r"boats|yachts|planks|trees|towers|freestyle|heats|finals|less|across)\b)"
+    rf"\+? (?!(?:{alternatives(word_list('measured in meters'))})\b)"
     r"(?:(?:more|other|new|active|daily|monthly|paying|registered|unique|tons of|barrels of)\s)?"
-    r"(?:[a-z]{2,12}s|people|men|women|children|tonnes)\b",
+    r"(?:[a-z]{2,12}s|people|men|women|children|tonnes|of (?:them|us|you|whom|which|these|those|its|our|their))\b",
     re.ASCII,
 )
 """what is counted in millions behind 2m; what is measured in meters is left out"""
-_NOUN_AFTER = re.compile(
-    r" (?:battery|charger|adapter|monitor|display|lens|steak|bottle|service|shift|delivery|race|cable|bulb|engine|hike)\b"
-)
+_NOUN_AFTER = re.compile(rf" (?:{alternatives(word_list('attributed'))})\b")
+_NETWORK_AFTER = re.compile("网|手机|信号|流量|基站|套餐|时代|技术")
 _DEGREE = {"C": ("degrees Celsius", "摄氏度"), "F": ("degrees Fahrenheit", "华氏度"), "": ("degrees", "度")}
 _COMPASS = {"N": ("north", "北纬"), "S": ("south", "南纬"), "E": ("east", "东经"), "W": ("west", "西经")}
 
@@ -81,9 +79,11 @@ def _coordinate(match: Match, language: Language) -> Outcome:
 
 
 def _unit(match: Match, language: Language) -> Outcome:
-    symbol = match["unit"].strip()
+    symbol = match["unit"].strip() if match["unit"].strip() != "st" else "stone"
     if symbol == "m" and language == "en" and _MILLIONS_AFTER.match(match.string, match.end()):
         return unit_words(match, ("million", "million", ""), language)
+    if match[0] in ("4g", "5g") and _NETWORK_AFTER.match(match.string, match.end()):
+        return f"{number(match['low'], 'zh')}G"
     if symbol == "w" and language == "en":
         symbol = "W"
     if symbol == "pt" and _TYPE_AFTER.match(match.string, match.end()):
@@ -125,7 +125,7 @@ def _duration(match: Match, language: Language) -> Outcome:
         if written and language == "zh":
             spoken.append(f"{counted(written)}{'分' if group == 'minutes' and match['seconds'] else chinese_name}")
         elif written:
-            spoken.append(f"{number(written, 'en')} {english_name}{'' if is_one(written) else 's'}")
+            spoken.append(f"{number(written.lstrip('0') or '0', 'en')} {english_name}{'' if is_one(written) else 's'}")
     return ("" if language == "zh" else " ").join(spoken)
 
 
@@ -135,7 +135,8 @@ def _size(match: Match, language: Language) -> Outcome:
     is_product = symbol in _AMOUNTS and not match["c"] and " " in match[0]
     by = "乘" if language == "zh" else " times " if is_product else " by "
     sides = [match["a"], match["b"], *([match["c"]] if match["c"] else [])]
-    spoken = by.join(number(side, language) for side in sides)
+    are_dots = language == "en" and not symbol and all(len(side) == 4 and side.isdigit() for side in sides)
+    spoken = by.join(pairs(side) if are_dots else number(side, language) for side in sides)
     if match["many"]:
         return plural_of(spoken) if language == "en" else None
     if not symbol:
@@ -174,7 +175,7 @@ RULES: list[Rule] = [
     rule("0", r"(?P<feet>\d)\s?[′']\s?(?P<inches>\d{1,2})\s?(?:[″\"]|'')", _feet, "units"),
     rule(
         "0",
-        r"(?:(?P<hours>\d{1,3})\s?h(?:rs?)?\s?)(?P<minutes>\d{1,2})\s?m(?:in)?(?:\s?(?P<seconds>\d{1,2})\s?s(?:ec)?)?(?![A-Za-z])",
+        r"(?:(?P<hours>\d{1,3})\s?h(?:rs?)?\s?)(?P<minutes>\d{1,2})(?:\s?m(?:in)?|(?<=h[0-5]\d))(?:\s?(?P<seconds>\d{1,2})\s?s(?:ec)?)?(?![A-Za-z\d])",
         _duration,
         "units",
     ),
@@ -201,7 +202,8 @@ RULES: list[Rule] = [
     rule(
         "0-",
         rf"{MINUS}(?P<low>{NUMBER})(?:{TO}(?P<high>{NUMBER}))?"
-        rf"(?P<unit>{_CLOSE}| m(?= (?:tall|long|wide|deep|high|away|apart|thick)\b)){EDGE}(?!\.[A-Za-z])",
+        rf"-?(?P<unit>(?:{_CLOSE})(?!(?<=-in)-)|(?<!1)st(?= ?\d{{1,2}} ?lb)| st(?! of\b|[A-Za-z]|\.\s?[A-Z])"
+        rf"| m(?= (?:tall|long|wide|deep|high|away|apart|thick)\b)){EDGE}(?!\.[A-Za-z])",
         _unit,
         "units",
     ),

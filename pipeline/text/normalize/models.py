@@ -28,6 +28,14 @@ def model_number(digits: str, language: Language) -> str:
     return pairs(digits) if len(digits) < 5 else spell(digits, "en")
 
 
+def is_term(match: Match) -> bool:
+    """True for the x-3 of a formula: a small letter, a minus and a number."""
+    around = before(match, 8) + match.string[match.end() : match.end() + 8]
+    return re.match("[a-z]-", match[0]) is not None and (
+        match[0][0] in "nxyz" or re.search(r"[=+<>≤≥|()*/^²³]", around) is not None
+    )
+
+
 def _name(part: str) -> str:
     if len(part) == 1 or (part.isupper() and (is_acronym(part) or len(part) < 4)):
         return letters(part)
@@ -45,7 +53,7 @@ def _words(written: str, language: Language) -> list[str]:
 def _compound(match: Match, language: Language) -> Outcome:
     """i9-14900K, R2-D2, Llama-2-70B, A380-800; words with a number behind, as mid-1990s, are none."""
     sides = match[0].split("-")
-    if any(_PLAIN_WORD.fullmatch(side) for side in sides) or not re.search(r"\d", match[0]):
+    if any(_PLAIN_WORD.fullmatch(side) for side in sides) or not re.search(r"\d", match[0]) or is_term(match):
         return None
     letters_of = {re.sub(r"\d", "", side) for side in sides}
     if len(letters_of) == 1 and all(side[-1].isdigit() for side in sides):

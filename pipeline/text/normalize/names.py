@@ -8,11 +8,12 @@ Never: quantities, dates, addresses
 import re
 
 from pipeline.text.normalize.latin import is_acronym, join_words, latin_word, letters
-from pipeline.text.normalize.models import model_number
+from pipeline.text.normalize.models import is_term, model_number
 from pipeline.text.normalize.numbers import integer, pairs, plural_of, spell
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import NOT_IN_WORD, SENTENCE_END
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
+from pipeline.text.normalize.tables import word_list
 from pipeline.text.normalize.words import ABBREVIATIONS, CONTRACTIONS, GREEK, PARTICIPLES, SUBJECTS, WORD_ACRONYMS
 
 _SHOUTING_WORDS = 3
@@ -22,10 +23,11 @@ _HAD_AFTER = re.compile(
     re.ASCII,
 )
 """what follows 'd that is had: a participle, or better"""
-_ORGANISATION_BEFORE = re.compile(r"\b(?:[Tt]he|by|from|with|to)\s$")
-_ORGANISATION_AFTER = re.compile(
-    r"(?:'s)?\s(?:says?|said|warn|declar|report|recommend|has|is|was|estimat|announc|list|classif|approv|chief|director|guidelines|data|official)"
+_TIMES_AFTER = re.compile(
+    r"(?: (?:as|more|less|the|a|per|daily|weekly|zoom|magnification|leverage|[a-z]{3,8}er)|/(?:day|week|wk|month|mo|year|yr))\b"
 )
+_ORGANISATION_BEFORE = re.compile(r"\b(?:[Tt]he|by|from|with|to)\s$")
+_ORGANISATION_AFTER = re.compile(rf"(?:'s)?\s(?:{alternatives(word_list('of an organisation'))})")
 
 
 def _is_spelled(match: Match) -> bool:
@@ -61,8 +63,8 @@ def _version(match: Match, language: Language) -> Outcome:
 def _model(match: Match, language: Language) -> Outcome:
     """GPT-4o, RTX4090, iPhone15, A320, H2O, PM2.5, COVID-19, B2B."""
     parts = re.findall(r"[A-Za-z]+|\d+(?:\.\d+)?", match[0])
-    if "-" in match[0] and len(parts[0]) > 2 and parts[0].islower():
-        return None  # mid-1990s, under-18
+    if "-" in match[0] and parts[0].islower() and (len(parts[0]) > 2 or (len(parts[0]) == 1 and is_term(match))):
+        return None  # mid-1990s, under-18; x-3
     if (
         re.fullmatch(r"[A-Za-z][24][A-Za-z]", match[0])
         and language == "en"
@@ -92,7 +94,11 @@ def _number_letters(match: Match, language: Language) -> Outcome:
     """5G, 4K, 3D, 1080p, 4o, 2B: a number and the letters on it."""
     digits, tail = match["digits"], match["tail"]
     is_amount = len(digits) <= 2 or tail in "KMGTB"
+    if tail == "x" and language == "en" and _TIMES_AFTER.match(match.string, match.end()):
+        return f"{integer(digits, 'en')} times"
     spoken = pairs(digits) if language == "en" else (integer(digits, "zh") if is_amount else spell(digits, "zh"))
+    if tail == "ers" and language == "en":
+        return f"{spoken.removesuffix('e')}ers"  # 49ers
     if len(digits) > 4 and language == "en":
         spoken = integer(digits, "en")
     return join_words([spoken, tail.upper() if len(tail) == 1 and tail not in "o" else latin_word(tail)])
@@ -116,10 +122,6 @@ def _contraction(match: Match, language: Language) -> Outcome:
     return latin_word(written.replace("'", ""))
 
 
-def _abbreviation(match: Match, language: Language) -> Outcome:
-    return ABBREVIATIONS[match[0]]
-
-
 def _dotted_letters(match: Match, language: Language) -> Outcome:
     return letters(match[0].replace(".", ""))
 
@@ -130,10 +132,6 @@ def _and_between(match: Match, language: Language) -> Outcome:
 
 def _grade(match: Match, language: Language) -> Outcome:
     return f"{match[1]} {'减' if language == 'zh' else 'minus'}"
-
-
-def _sharp(match: Match, language: Language) -> Outcome:
-    return f"{match[1]} sharp"
 
 
 def _word(match: Match, language: Language) -> Outcome:
@@ -167,11 +165,11 @@ NAMES: list[Rule] = [  # behind them
     rule("0", r"(?P<digits>\d{1,8})(?P<tail>[A-Za-z]{1,3})(?![A-Za-z0-9])", _number_letters, "numbers"),
     # At the end of a sentence the dot of an abbreviation is a stop as well.
     rule("a", rf"{NOT_IN_WORD}(?:[A-Za-z]\.){{1,7}}[A-Za-z](?=\.{SENTENCE_END})", _dotted_letters),
-    rule("a", rf"{NOT_IN_WORD}(?:{_ABBREVIATED})(?![A-Za-z0-9])", _abbreviation),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>{_ABBREVIATED})(?![A-Za-z0-9])", ABBREVIATIONS),
     rule("a", rf"{NOT_IN_WORD}(?:[A-Za-z]\.){{2,8}}(?![A-Za-z0-9])", _dotted_letters),
     rule("a", rf"{NOT_IN_WORD}(?P<a>[A-Z]{{1,4}})\s?&\s?(?P<b>[A-Z]{{1,4}})(?![A-Za-z0-9])", _and_between),
     rule("a", rf"{NOT_IN_WORD}([A-F])-(?=[\s.,;:!?)]|$)(?!\s(?:and|or|to)\s)", _grade),
-    rule("a", rf"{NOT_IN_WORD}([CF])#(?![A-Za-z0-9#])", _sharp),
+    rule("a", rf"{NOT_IN_WORD}([CF])#(?![A-Za-z0-9#])", lambda match, _: f"{match[1]} sharp"),
     rule("a", r"[A-Za-z]{1,32}(?:'[A-Za-z]{1,10}){1,3}(?!'?[A-Za-z])", _contraction),
     rule("a", r"[A-Za-z]+", _word),
     rule("g", r"[α-ωΑ-Ω](?![α-ωΑ-Ω])(?<![α-ωΑ-Ω].)", _greek),

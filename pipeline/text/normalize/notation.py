@@ -12,32 +12,36 @@ from pipeline.text.normalize.numbers import english, integer, number, roman, yea
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import NOT_IN_WORD
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
+from pipeline.text.normalize.tables import word_table
 from pipeline.text.normalize.tex import tex_words
 
 _ELEMENT = r"(?:Al|Ag|Au|Ba|Br|Ca|Cl|Cr|Cu|Fe|Hg|Li|Mg|Mn|Na|Ni|Pb|Si|Sn|Ti|Zn|[BCFHIKNOPSU])"
-_PARTS = {
-    "Vol": "Volume",
-    "vol": "volume",
-    "Ch": "Chapter",
-    "ch": "chapter",
-    "Pt": "Part",
-    "Fig": "Figure",
-    "Art": "Article",
-    "Bk": "Book",
-}
+_PARTS = word_table("part")
 _DRIVE = re.compile(
     r"(?:^|[^A-Za-z0-9])[A-Z]:(?:\\(?:[A-Za-z0-9_$\u4e00-\u9fff-]|[. ](?=[A-Za-z0-9_$\u4e00-\u9fff-])){1,40}){0,12}$", re.ASCII
 )
+_CHARGES = str.maketrans("⁺⁻", "+-")
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
-_WORK_BEFORE = re.compile(r"(?:^|[^A-Za-z])[A-Z][a-z]{2,} $", re.ASCII)
+_WORK_BEFORE = re.compile(
+    r"(?:\n|^)$|(?:^|[^A-Za-z])(?!(?:The|This|Her|His|Our|With|Use|Get|Start|Give) $)[A-Z][a-z]{2,} $", re.ASCII
+)
 
 
 def _formula(match: Match, language: Language) -> Outcome:
     """C6H12O6: its letters, and its numbers as numbers."""
     parts = re.findall(r"[A-Z][a-z]?|\d+", match[0])
-    if sum(part.isdigit() for part in parts) < 2 and match[0].isupper():
+    if sum(part.isdigit() for part in parts) < 2 and match[0].isupper() and not re.fullmatch("[SN]O[2-4]", match[0]):
         return None  # COP28; CO2 needs no rule of its own
     return join_words([integer(part, language) if part.isdigit() else letters(part) for part in parts])
+
+
+def _ion(match: Match, language: Language) -> Outcome:
+    """Ca²⁺, NH₄⁺, SO₄²⁻."""
+    parts = [
+        integer(part, language) if part.isdigit() else letters(part) for part in re.findall(r"[A-Z][a-z]?|\d", match["formula"])
+    ]
+    sign = {"+": ("plus", "正"), "-": ("minus", "负")}[match["sign"].translate(_CHARGES)][language == "zh"]
+    return join_words([*parts, integer(match["charge"].translate(_RAISED), language) if match["charge"] else "", sign])
 
 
 def _term(match: Match, language: Language) -> Outcome:
@@ -89,6 +93,12 @@ def _backslash(match: Match, language: Language) -> Outcome:
 RULES: list[Rule] = [
     rule(
         "a",
+        rf"{NOT_IN_WORD}(?P<formula>(?:{_ELEMENT}\d?){{1,4}})(?P<charge>[²³])?(?P<sign>[⁺⁻]|(?<=[²³]|\d)[+-]|(?<=[A-Z][a-z])\+|(?<=Cl|Br)-)(?![A-Za-z0-9+-])",
+        _ion,
+        "numbers",
+    ),
+    rule(
+        "a",
         rf"{NOT_IN_WORD}(?<![@#_./-])(?=[A-Za-z]{{1,20}}\d)(?![A-Z]2[A-Z](?![A-Za-z0-9]))(?:{_ELEMENT}\d{{0,2}}){{2,8}}(?<![A-Z][A-Z])(?<![A-Z]\d\d\d)(?![A-Za-z0-9_-])",
         _formula,
         "numbers",
@@ -101,11 +111,17 @@ RULES: list[Rule] = [
         "numbers",
     ),
     rule("0", r"(?<![\d/.])(?P<above>\d{1,2}\.\d)/(?P<below>5|10|20|100)(?![\d/]|\.\d)", _mark, "numbers"),
-    rule("!", r"(?<=\d)!(?=\s?[=×÷+*/]\s?\d)", ("factorial", "的阶乘"), "numbers"),
+    rule("!", r"(?<=\d)!(?=\s?[=×÷+*/]\s?\d)|(?<=(?<![A-Za-z'])[nkm])!(?!\w)", ("factorial", "的阶乘"), "numbers"),
     rule("a", rf"{NOT_IN_WORD}(?P<name>[fghF])'\((?P<of>[a-z0-9])\)", _prime, "numbers"),
     rule("<>", r"(?<=(?<![A-Za-z0-9</])[a-zA-Z])[<>](?=(?:[a-zA-Z]|\d{1,6})(?![A-Za-z0-9>]))", _compared, "numbers"),
     rule("a", rf"{NOT_IN_WORD}(?=[MDCLXVI]{{5}})M{{1,3}}[CDXLVI]{{2,12}}(?![A-Za-z0-9])", _roman_year, "numbers"),
-    rule("a", r"(?<=[a-z] )(?:II|III|VII|VIII|IX|XII|XIII|XIV|IV(?!\s[a-z]))(?!['.]?[A-Za-z0-9])", _roman_title, "numbers"),
+    rule(
+        "a",
+        r"(?:(?<=[a-z] )|(?<![^\n])(?=[IVX]{2,5}\.?(?:\n|$)))"
+        r"(?:I{2,3}|VI{1,3}|IX|X[IV]{1,4}|XX[IV]{1,3}|IV(?! (?:drip|line|fluid|bag|pole|drug)))(?!['.]?[A-Za-z0-9])",
+        _roman_title,
+        "numbers",
+    ),
     rule(
         "a",
         rf"{NOT_IN_WORD}(?P<part>{alternatives(_PARTS)})\.\s?(?P<roman>[IVXL]{{1,6}})(?!'?[A-Za-z0-9])",

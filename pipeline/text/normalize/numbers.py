@@ -9,6 +9,7 @@ import re
 from functools import lru_cache
 
 from pipeline.text.normalize.options import Language
+from pipeline.text.normalize.tables import word_table
 
 MAX_DIGITS = 15  # a longer integer is a code and is read digit by digit
 
@@ -19,15 +20,7 @@ _EN_TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "e
 _EN_GROUPS = ("", " thousand", " million", " billion", " trillion")
 _ROMAN = re.compile("M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})")
 _INDIAN = re.compile(r"\d{1,2}(?:,\d\d)+,\d{3}(?!\d)")
-_EN_ORDINALS = {
-    "one": "first",
-    "two": "second",
-    "three": "third",
-    "five": "fifth",
-    "eight": "eighth",
-    "nine": "ninth",
-    "twelve": "twelfth",
-}
+_EN_ORDINALS = word_table("ordinal")
 
 
 def spell(digits: str, language: Language, *, telephone: bool = False) -> str:

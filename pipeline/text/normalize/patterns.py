@@ -6,9 +6,11 @@ Never: spoken words
 
 import re
 
+from pipeline.text.normalize.rule import alternatives
+from pipeline.text.normalize.tables import word_list
+
 COUNTED_AFTER = re.compile(
-    r"\s(?!was\b|is\b|has\b|as\b|its\b|his\b|this\b|does\b|vs\b|us\b|unless\b|ships\b|expires\b|arrives\b|starts\b|ends\b|says\b|"
-    r"leaves\b|departs\b|contains\b|needs\b|means\b|opens\b|closes\b|includes\b)"
+    rf"\s(?!(?:{alternatives(word_list('verbs in s'))})\b)"
     r"(?:(?:more|other|new|of|different)\s)?(?:[a-z]{2,11}s|people|men|women|children)\b",
     re.ASCII,
 )

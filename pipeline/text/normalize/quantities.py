@@ -12,7 +12,7 @@ from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import COUNTED_AFTER, EDGE, NUMBER, TO
 from pipeline.text.normalize.rule import Drop, Match, Outcome, Rule, after, alternatives, before, numeric, rule
 from pipeline.text.normalize.tables import row_table
-from pipeline.text.normalize.words import MEASURES, NUMBERED, REGNAL, SCALES, STROKES
+from pipeline.text.normalize.words import MEASURES, NUMBERED, REGNAL, SCALES, SIGNS, STROKES
 
 _MEASURE = re.compile(rf" ?(?:{alternatives(MEASURES)}|{STROKES})")
 _VULGAR = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
@@ -27,6 +27,7 @@ _NUMBERED_LIST = re.compile(
     r"(?:,| and| or| to|, and| &|[-–])\s?$",
     re.ASCII,
 )
+_PART_BEFORE = re.compile(r"\b(?:Table|Figure|Fig\.|Exhibit|Problem|Exercise|Chart|Equation)\s$")
 _TEAM_BEFORE = re.compile(r"[A-Za-z] $|(?![图表号第版章节页])[\u4e00-\u9fff] ?$")
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 _ROMAN_SIGNS = dict(zip("ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫ", range(1, 13), strict=True)) | dict(zip("ⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ", range(1, 11), strict=True))
@@ -38,6 +39,8 @@ _RUN_BEFORE = re.compile(
     r"\b(?:an?|first|his|her|my|your|our|charity|fun|run|runs|running|ran|finished|race|raced)\s$", re.IGNORECASE
 )
 _RATED = re.compile(r"\b(?:scored?|rated?|rating|got|graded?)\b[^\d]{0,6}$", re.IGNORECASE | re.ASCII)
+_SEVERAL_NAMED = re.compile(r"\b(?:Windows|iOS|Android|Office|Python|Java|Lines?|Rooms?|Grades?|Gates?|Chapters?|Classe?s?)\s$")
+_ODDS = re.compile(r"\b(?:odds|horse|favou?rite|bets?|bookmakers?|bookies|outsider|punters?|wager)\b", re.IGNORECASE | re.ASCII)
 _MARK_AFTER = re.compile(r"\s?(?:•|stars?\b|would\b|points?\b|rating\b|on (?:Amazon|Google|Yelp))", re.ASCII)
 _SIDE_BEFORE = re.compile(r"[A-Z][a-z]{2,} \d{1,3} $", re.ASCII)
 _SIDE_AFTER = re.compile(r" \d{1,3} [A-Z][a-z]{2,}", re.ASCII)
@@ -45,13 +48,15 @@ _SEVERAL_BEFORE = re.compile(
     r"(?:\b(?:sizes?|two|three|four|five|six|seven|eight|nine|ten|old|some|all|the|those|these)\s|\d\s?[x×]\s?)$"
 )
 _SPAN_BEFORE = re.compile(r"\b(?:for|after|within|under|of|in|took|takes|than|about|every|at)\s$")
-_ADDRESS_AFTER = re.compile(r"\s?[栋幢座楼]\s?[\dA-Za-z]")
+_ADDRESS_AFTER = re.compile(r"\s?年级|\s?[栋幢座楼]\s?[\dA-Za-z]")
 
 
 def _range(match: Match, language: Language) -> Outcome:
     low, high = match["low"], match["high"]
     if re.match(r"\s?=\s?-?\d", match.string[match.end() : match.end() + 4]):
         return None  # 10-3=7
+    if language == "en" and _PART_BEFORE.search(before(match, 12)) and len(low + high) < 5:
+        return f"{number(low, 'en')} dash {number(high, 'en')}"
     values = [float(side.replace(",", "")) for side in (low, high)]
     if language == "en" and values[0] > values[1] and " " not in match[0] and max(len(low), len(high)) <= 3 and low[0] != "0":
         return f"{number(low, 'en')} to {number(high, 'en')}"  # a score
@@ -79,10 +84,17 @@ def _before_measure(written: str, match: Match) -> str:
 
 def _fraction(match: Match, language: Language) -> Outcome:
     whole, above, below = match["whole"], match["above"], match["below"]
-    if int(below) == 0:
+    if int(below) == 0 or (int(below) == int(above) + 1 > 3 and _SEVERAL_NAMED.search(before(match, 12))):
         return None
     if not whole and language == "zh" and int(above) > int(below) >= 10:
         return f"{integer(above, 'zh')}比{integer(below, 'zh')}"  # a blood pressure
+    if (
+        not whole
+        and language == "en"
+        and int(above) > int(below)
+        and (below == "1" or _ODDS.search(before(match, 40) + after(match, 16)))
+    ):
+        return f"{integer(above, 'en')} to {integer(below, 'en')}"
     is_mark = (above == below and below in ("5", "10", "100")) or _MARK_AFTER.match(match.string, match.end())
     if not whole and language == "en" and (is_mark or _RATED.search(before(match, 16))):
         return f"{integer(above, 'en')} out of {integer(below, 'en')}"
@@ -179,6 +191,12 @@ def _roman_listed(match: Match, language: Language) -> Outcome:
     return english(value) if value and value < 100 and _NUMBERED_LIST.search(before(match, 60)) else None
 
 
+def _roman_ordinal(match: Match, language: Language) -> Outcome:
+    """The XXI century."""
+    value = roman(match["roman"])
+    return ordinal(str(value)) if value and language == "en" else None
+
+
 def _roman_to(match: Match, language: Language) -> Outcome:
     """The dash of Parts III-V."""
     is_numbered = re.search(rf"\b(?i:{alternatives(NUMBERED)})s?\s[IVXL]{{1,7}}$", before(match, 24))
@@ -221,7 +239,7 @@ def _scientific(match: Match, language: Language) -> Outcome:
 def _minus(match: Match, language: Language) -> Outcome:
     if _SIDE_BEFORE.search(before(match, 16)) and _SIDE_AFTER.match(match.string, match.end()):
         return {"zh": "比", "en": "to"}[language]  # Leeds 3 - 1 Fulham
-    return {"zh": "减", "en": "minus"}[language]
+    return {"zh": "减", "en": "minus"}[language] if match[0] == "-" else None
 
 
 def _algebra(match: Match, language: Language) -> Outcome:
@@ -230,14 +248,18 @@ def _algebra(match: Match, language: Language) -> Outcome:
     term = re.search(r"(?:[²³⁰¹⁴⁵⁶⁷⁸⁹)]|\^\d|\d[abkntxyz]|(?<![A-Za-z])[a-z])\s?$", context, re.ASCII)
     around = re.split("[.。,，]", context)[-1] + re.split("[.。,，]", match.string[match.end() : match.end() + 24])[0]
     signs = r"[=+²³^)]" if term and term[0].endswith(" ") else r"[=+≤≥]"
-    return _minus(match, language) if term and re.search(signs, around) else None
+    is_formula = re.search(signs, around) or re.search(r"(?<![A-Za-z])[nxyz]$", context, re.ASCII)
+    return _minus(match, language) if term and is_formula else None
 
 
 def _less(match: Match, language: Language) -> Outcome:
     signs = {"<": ("is less than", "小于"), ">": ("is greater than", "大于")}
     signs |= {"<=": ("is at most", "小于等于"), ">=": ("is at least", "大于等于"), "!=": ("is not equal to", "不等于")}
     signs |= {"==": ("equals", "等于"), "->": ("to", "到"), "=>": ("to", "到")}
-    return signs[match["sign"]][language == "zh"]
+    signs |= {sign: (SIGNS[sign][0], SIGNS[sign][1]) for sign in "≤≥≈"}
+    spoken = signs[match["sign"]][language == "zh"]
+    is_value = after(match, 1) == " " or re.search(r"(?:[\d)]|(?<![A-Za-z])[A-Za-z])\s?$", before(match, 4), re.ASCII)
+    return spoken if is_value else spoken.removeprefix("is ")  # ages >65
 
 
 def _plain(match: Match, language: Language) -> Outcome:
@@ -293,10 +315,6 @@ def _stars(match: Match, language: Language) -> Outcome:
     return "星" if language == "zh" else "stars"
 
 
-def _digits(match: Match, language: Language) -> Outcome:
-    return spell(match[0], language)
-
-
 def _point(match: Match, language: Language) -> Outcome:
     return f"零点{spell(match['places'], 'zh')}" if language == "zh" else f"point {spell(match['places'], 'en')}"
 
@@ -336,8 +354,14 @@ RULES: list[Rule] = [
     numeric("a", r"(?<=[\s–-])(?P<roman>[IVXL]{1,7}|[ivx]{1,5})(?!'?[A-Za-z0-9])", _roman_listed),
     numeric(
         "a",
-        r"(?<=[\u4e00-\u9fff])(?P<roman>[IVX]{1,5})(?=(?P<end>\")|(?P<kind>[章部集卷期代世级类型篇季])|(?P<edge>[，。、,.:!?)\s\u4e00-\u9fff]|$))",
+        r"(?:(?<=[\u4e00-\u9fff])|(?<![A-Za-z0-9])(?=[IVX]{1,5}[型类级期]))(?P<roman>[IVX]{1,5})(?=(?P<end>\")|(?P<kind>[章部集卷期代世级类型篇季])|(?P<edge>[，。、,.:!?)\s\u4e00-\u9fff]|$))",
         _roman_title,
+    ),
+    numeric(
+        "a",
+        r"(?<![A-Za-z0-9])(?P<roman>[IVX]{1,6})"
+        r"(?:(?:st|nd|rd|th)(?![A-Za-z])|(?= (?:[Cc]entur|(?:Winter |Summer )?Olympi|Congress|Corps|Legion|[Dd]ynasty|Army)))",
+        _roman_ordinal,
     ),
     numeric("a", rf"(?P<name>{alternatives(REGNAL)})\s(?P<roman>[IVX]{{1,6}})(?P<own>'s)?(?!'?[A-Za-z])", _roman_monarch),
     numeric("+", r"(?<=\d)\+(?=[\u4e00-\u9fff])", (None, "多")),
@@ -349,14 +373,14 @@ RULES: list[Rule] = [
     numeric("~", r"~\s?(?=[$€£¥]?\d)", ("about", "约")),
     numeric("-", r"-(?=[$€£¥]?(?:\d|\.\d))(?<![\wα-ωΑ-Ω)\]%.]-)", ("minus", "负")),
     numeric(
-        "-",
-        r"(?:(?:(?<=[\d)]\s)|(?<=(?<![A-Za-z])[xyzabn]\s))-(?=\s(?:[\d(]|[xyzabn](?![A-Za-z])))|(?<=\d)-(?=\d{1,9}\s?=))",
+        "-–",
+        r"(?:(?:(?<=[\d)]\s)|(?<=(?<![A-Za-z])[xyzabn]\s))[-–](?=\s(?:[\d(]|[xyzabn](?![A-Za-z])))|(?<=\d)-(?=\d{1,9}\s?=))",
         _minus,
     ),
     numeric("*", r"(?:(?<=\d)|(?<=\d\s)|(?<=\d[A-Za-z])|(?<=\d[A-Za-z]{2}))\*(?=\s?\d)", ("times", "乘")),
     numeric(
-        "<>=!-",
-        r"(?P<sign><=|>=|!=|==|->|=>|(?<=[\d\w)]\s)[<>](?=\s[\d\w(.-])|(?<=\d)[<>](?=\d)|[<>](?=\s?[$€£¥]?[.-]?\d))",
+        "<>=!-≤≥≈",
+        r"(?P<sign>[≤≥≈](?=\s?[$€£¥]?\d)|<=|>=|!=|==|->|=>|(?<=[\d\w)]\s)[<>](?=\s[\d\w(.-])|(?<=\d)[<>](?=\d)|[<>](?=\s?[$€£¥]?[.-]?\d))",
         _less,
     ),
     numeric(".", r"(?<![\w.])\.(?P<places>\d{1,20})", _point),
@@ -369,5 +393,5 @@ PLAIN: list[Rule] = [  # behind everything else that begins with a digit
         r"\d{1,3}(?:,\d{3}){1,5}(?!\d)(?:\.\d{1,20})?|\d{1,2}(?:,\d\d){1,4},\d{3}(?!\d)|\d+(?:\.\d{1,400})?",
         _plain,
     ),
-    rule("0", r"\d+", _digits),
+    rule("0", r"\d+", lambda match, language: spell(match[0], language)),
 ]

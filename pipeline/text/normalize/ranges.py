@@ -37,7 +37,8 @@ _LEFT = re.compile(
     r"|\d\s?°[CF]?|\d(?P<suffix>st|nd|rd|th|s)|\d[′'\"″]|\d\s?[AaPp]\.?[Mm]\.?|\b(?:noon|midnight)"
     rf"|\d(?P<zh_unit>\s?[\u4e00-\u9fff]{{1,2}})|{_NUMERAL}(?P<zh_word>[\u4e00-\u9fff]{{0,2}})|{_ZH_DAY}|{_ZH_SEASON}"
     rf"|{_ZH_TIME}(?:\d{{1,2}}(?::\d\d)?)?|月(?:[初底末中]|[上中下]旬)|月份"
-    rf"|[½⅓⅔¼¾⅛⅜⅝⅞]|(?<![\d/])\d{{1,2}}/\d{{1,2}}|\b{_MONTH_NAME}\s\d{{1,2}}|\b{_DAY_NAME}(?:\s\d{{1,2}})?)(?P<space> ?)$"
+    rf"|[½⅓⅔¼¾⅛⅜⅝⅞]|(?<![\d/])\d{{1,2}}/\d{{1,2}}|\b{_MONTH_NAME}\s\d{{1,2}}"
+    rf"|\d\s{_MONTH_NAME}|\b{_DAY_NAME}(?:\s\d{{1,2}})?)(?P<space> ?)$"
 )
 _RIGHT = re.compile(
     rf" ?(?:(?P<sign>[$€£¥₩₹]|US\$|HK\$)?\s?(?P<minus>-)?(?P<number>\d[\d,]*(?:\.\d+)?)\s?(?P<level>[%‰°])?"

@@ -11,9 +11,9 @@ import re
 from pipeline.text.normalize.measures import unit_words
 from pipeline.text.normalize.numbers import counted, integer, number
 from pipeline.text.normalize.options import Language
-from pipeline.text.normalize.patterns import EDGE, MINUS, NOT_IN_WORD, NUMBER
+from pipeline.text.normalize.patterns import EDGE, MINUS, NOT_IN_WORD, NUMBER, TO
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
-from pipeline.text.normalize.tables import row_table
+from pipeline.text.normalize.tables import row_table, word_list
 from pipeline.text.normalize.words import CLOSE_UNITS, UNITS
 
 _PER = row_table("rate")  # English, Chinese
@@ -41,7 +41,7 @@ _SIGNS_BETWEEN = re.compile(r"\d[^A-Za-z0-9，。、,.;:!?()\n\u4e00-\u9fff-]{1,
 """signs between a number and its unit that are not heard"""
 _AMOUNT_BEFORE = re.compile(
     r"(?:(?<![\d/])(?P<part>\d{1,2}/\d{1,3}|(?<!\d)[½⅓⅔¼¾⅛⅜⅝⅞]|\bhalf a|\bquarter)|"
-    r"\b(?:hundred|thousand|million|billion|trillion|dozen)"
+    r"\b(?:hundred|thousand|million|billion|trillion|dozen)|\d[kM]"
     r"|\d[½⅓⅔¼¾⅛⅜⅝⅞]|\d\s\d{1,2}/\d{1,2}|\d/\d{2,3}|[\d.,]\d?\s?[x×]\s?\d[\d.,]{0,8}|[⁰¹²³⁴⁵⁶⁷⁸⁹]|\^-?\d{1,3}|\d\+|\d\s?[万亿千百多余来几]|[万亿千百十几半每两多少]|单位[为是:]?|[\u4e00-\u9fff][用以按]|(?P<per>\bper|/))\s?$",
     re.ASCII,
 )
@@ -55,16 +55,12 @@ _INCH_AFTER = re.compile(
     r"\.?\s?(?:[x×]\s?\d|by\s\d|wide|long|tall|high|deep|thick|in diameter|of (?:rain|snow)|diameter|screen|tv\b|pipe)",
     re.IGNORECASE,
 )
-_SIZED_AFTER = re.compile(r"\s?[x×]\s?\d|-?[ ]?[A-Za-z\u4e00-\u9fff]")
+_SIZED_AFTER = re.compile(r"\s?[x×=]\s?\d|-?[ ]?[A-Za-z\u4e00-\u9fff]")
 _SIZED_BEFORE = re.compile(
     r"\b(?:screen|display|monitor|size|diameter|wheels?|pizza|tv|width|height|depth|waist)\b|[屏寸径]", re.IGNORECASE
 )
 _FEET_BEFORE = re.compile(r"(?:\b(?:ft|feet|foot)\.?|\d'|\d\s?in\.?\s?[x×]|by)\s?$")
-_HEAT = re.compile(
-    r"\b(?:bake|oven|temp(?:erature)?s?|heat(?:ed)?|cook|roast|boil(?:s|ing)?|fever|highs?|lows?|freez\w+|preheat(?:ed)?|degrees|warm|cold|hot|"
-    r"melts?|sous vide|thermostat)\b|温|烤箱|预热|烧到|加热",
-    re.IGNORECASE | re.ASCII,
-)
+_HEAT = re.compile(rf"\b(?:{alternatives(word_list('heat'))})\b|温|烤箱|预热|烧到|加热", re.IGNORECASE | re.ASCII)
 _UNIT = alternatives(list(UNITS))
 _CLOSE = alternatives(list(CLOSE_UNITS))
 
@@ -171,10 +167,7 @@ def _meters_and(match: Match, language: Language) -> Outcome:
     return f"{counted(match['meters'])}米{integer(match['rest'], 'zh')}" if language == "zh" else None
 
 
-_ZH_COUNTED = (
-    "人天日月年周秒分时次个斤克米升吨平千公箱桶瓶片盒包袋支只条件套台辆张间晚夜位名组股度亩方小课节场回桌"
-    "份颗粒听罐户头匹棵株季班床"
-)
+_ZH_COUNTED = word_list("chinese rate")[0]
 FIRST: list[Rule] = [  # before names and quantities
     rule(
         "a",
@@ -202,12 +195,17 @@ RULES: list[Rule] = [
         _lone_unit,
         "units",
     ),
-    rule("0-", rf"{MINUS}(?P<low>{NUMBER})(?P<high>(?!))?\s(?P<unit>[mgLlhsVWJt]){EDGE}(?!['.][A-Za-z])", _apart, "units"),
+    rule(
+        "0-",
+        rf"{MINUS}(?P<low>{NUMBER})(?:{TO}(?P<high>{NUMBER}))?\s(?P<unit>[mgLlhsVWJt]){EDGE}(?!['.][A-Za-z])",
+        _apart,
+        "units",
+    ),
     rule("0-", rf"{MINUS}(?P<low>{NUMBER})(?P<high>(?!))?\s?(?P<unit>A){EDGE}", _amperes, "units"),
     rule("0", rf"(?P<minus>(?!))?(?P<low>{NUMBER})(?P<high>(?!))?\s(?P<unit>in)\b(?:\.(?=\s[a-z]))?", _inches, "units"),
     rule(
         '"″',
-        r"(?:(?<=\d/\d)|(?<=\d/\d\d)|(?<=[½¼¾⅛⅜⅝⅞]))[\"″](?=\s[A-Za-z\u4e00-\u9fff]|[\u4e00-\u9fff]|-[a-z])",
+        r"(?:(?<=\d/\d)|(?<=\d/\d\d)|(?<=[½¼¾⅛⅜⅝⅞]))[\"″](?=\s[A-Za-z\u4e00-\u9fff]|\s?=|[\u4e00-\u9fff]|-[a-z])",
         _fraction_mark,
         "units",
     ),

@@ -27,13 +27,20 @@ _SPELLING = re.compile(
     r"(?=\s?(?:[AaPp]\.?[Mm]\b|o'clock|hrs\b))"
     r"|(?P<hours>[01]?\d|2[0-4])(?P<point>\.)(?P<minutes>[0-5]\d)"
     r"(?=\s?(?:[AaPp]\.?[Mm]\b|o'clock|hrs\b|(?:on|this|every) [A-Z][a-z]{2,5}day|tonight|tomorrow|sharp|"
+    r"(?:train|bus|flight|ferry|news|show|service|tram|coach|boat|appointment|performance|slot)\b|"
     r"in the (?:morning|afternoon|evening)))"
+    r"|(?P<clock>(?:0?[6-9]|1\d|2[0-3])\.[0-5][05])(?=\s?(?:[.,;:!?)](?!\d)|$|\n|(?:and|or|from|on|for|but)\b))"
     r")",
     re.ASCII,
 )
 _MAY_BE_SPELLING = re.compile(r"\d[ .,']\d")
 _IP = re.compile(r"(?:25[0-5]|2[0-4]\d|1\d\d)(?:\.(?:25[0-5]|2[0-4]\d|1\d\d)){3}")
 _VERSION = re.compile(r"(?:version|release|build|\bver\.?|\bv)\s?$", re.IGNORECASE)
+_TIMED = re.compile(
+    r"(?<!price )(?<!shares )(?<!stock )\b(?i:arriv|depart|leav|start|begin|meet|land|dinner|lunch|breakfast|doors|kick-?off|"
+    r"train|bus|flight|ferry|tram|coach|film|concert|goes|sail|runs|home|check-?in|wake|woke|(?:opens?|closes?)\b)[^.!?\d]{0,24}\b(?:at|by|until|till|before|after|from|around|about)\s$"
+)
+"""what stands before 18.45 where it is an hour"""
 _COUNTED = re.compile(r"\s?(?:[$€£¥%°]|[a-z]{2,}|[A-Z]{3}\b|[\u4e00-\u9fff]|[mglLtWV]\b)|[,.;]\d{1,2}\b", re.ASCII)
 _SIZE = re.compile(r"[ -](?:watt|volt|mg|ml|gram|page|word|year|piece|hp|calorie|foot|inch)\b", re.ASCII)
 """what "3 100 watt bulbs" has behind its second number"""
@@ -60,6 +67,8 @@ def _one_spelling(match: re.Match[str]) -> str:
         return written.replace(".", ":")
     if match["point"]:
         return f"{match['hours']}:{match['minutes']}"
+    if match["clock"]:
+        return written.replace(".", ":") if _TIMED.search(match.string[max(0, match.start() - 40) : match.start()]) else written
     if match["comma"]:
         return written.replace(",", ".")
     if match["points"]:

@@ -15,7 +15,7 @@ from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.rule import Match, Outcome, Rule, before, rule
 
 _DATE_BEFORE = re.compile(
-    r"(?:\b(?:on|due|dated?|deadline|expires?|exp\.?|updated|posted|effective|Christmas|Halloween|birthday|DOB|"
+    r"(?:\b(?:RSVP|on|due|dated?|deadline|expires?|exp\.?|updated|posted|effective|Christmas|Halloween|birthday|DOB|"
     r"Mon|Tue|Tues|Wed|Weds|Thu|Thur|Thurs|Fri|Sat|Sun|[A-Z][a-z]{2,5}day)\.?,?:?\s\(?(?:is\s|on\s|by\s|the\s)?|"
     r"(?:日期|截止|圣诞节?|定于|将于|放假|时间|生日|节|活动|改到|延期|推迟|提前|周[一二三四五六日天])(?:[为是到至在]|[:(]|\s){0,2})$",
     re.ASCII | re.IGNORECASE,

@@ -72,7 +72,9 @@ def _table_lines(text: str, lines: list[tuple[int, int]]) -> set[int]:
             rows |= {index} | ({index - 1} & bars)
         elif index - 1 in rows:
             rows.add(index)
-    return {index for index in rows if text[slice(*lines[index])].count("|") > 1 or len(rows & {index - 1, index + 1})}
+    written = {index: text[slice(*lines[index])].rstrip() for index in rows}
+    lone = {index for index, line in written.items() if line.endswith("|") and line.count("|") > 1}
+    return {index for index in rows if index in lone or rows & {index - 1, index + 1}}
 
 
 def _row(line: str, start: int, stop: int) -> Marked:

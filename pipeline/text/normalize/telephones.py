@@ -39,6 +39,16 @@ def _trunk(match: Match, language: Language) -> Outcome:
     return telephone_words(match[0], language) if 8 <= len(re.sub(r"\D", "", match[0])) <= 12 else None
 
 
+def _uneven(match: Match, language: Language) -> Outcome:
+    """91 123 45 67: groups of different lengths, which no list of numbers has."""
+    groups = match[0].split(" ")
+    is_list = groups == sorted(groups, key=int)
+    is_phone = (
+        not is_list and 8 <= sum(map(len, groups)) <= 11 and len({len(group) for group in groups}) == 2 and len(groups[0]) < 4
+    )
+    return telephone_words(match[0], language) if is_phone else None
+
+
 def _called(match: Match, language: Language) -> Outcome:
     """Groups behind a word of calling: call 5550 1234, tel. 612 345 678."""
     context = before(match, 36)
@@ -50,9 +60,13 @@ def _called(match: Match, language: Language) -> Outcome:
 def _keys(match: Match, language: Language) -> Outcome:
     """*键, press #, *#06#: keys of a telephone."""
     names = (
-        {"*": ("star", "星"), "#": ("pound", "井")} if len(match[0]) > 1 else {"*": ("star", "星号"), "#": ("pound", "井号")}
+        {"*": ("star", "星"), "#": ("pound", "井")}
+        if re.search(r"\d", match[0])
+        else {"*": ("star", "星号"), "#": ("pound", "井号")}
     )
-    return join_words([names[sign][language == "zh"] if sign in names else spell(sign, language) for sign in match[0]])
+    return join_words(
+        [names[sign][language == "zh"] if sign in names else spell(sign, language) for sign in match[0].rstrip("号")]
+    )
 
 
 _NUMBER_BEFORE = re.compile(
@@ -64,7 +78,7 @@ _NUMBER_BEFORE = re.compile(
 RULES: list[Rule] = [  # before dates and quantities, which look similar
     rule(
         "*#",
-        r"[*#](?=(?:号)?键)|(?<=按)[*#](?!\d)|(?:(?<=press )|(?<=Press )|(?<=then )|(?<=push )|(?<=dial ))[*#](?![*\w])|"
+        r"[*#]号?(?=键)|(?<=按)[*#](?!\d)|(?:(?<=press )|(?<=Press )|(?<=then )|(?<=push )|(?<=dial ))[*#](?![*\w])|"
         r"[*#]{1,2}\d[\d*#]{0,20}#",
         _keys,
         "numbers",
@@ -77,10 +91,24 @@ RULES: list[Rule] = [  # before dates and quantities, which look similar
         _telephone,
         "phone",
     ),
-    rule("0", r"(?<![\d.,/-])(?<!\d )0\d{1,4}(?:[ .]\d{2,4}){1,5}(?![\d-]|[ .,]\d)", _trunk, "phone"),
+    rule(
+        "0",
+        r"(?<![\d.,/-])(?<!\d )0\d{1,4}(?:(?:[ .]\d{2,4}){1,5}|[ /-]\d{5,8}(?!/)|"
+        r"\d / \d{2,4}(?: \d{2,4}){1,3})(?![\d-]|[ .,]\d)",
+        _trunk,
+        "phone",
+    ),
     rule("(", r"\(\+?\d{1,5}\)[ -]?\d{2,8}(?:[ -]\d{2,4}){0,4}(?![\d-]| \d)", _trunk, "phone"),
     rule("0", r"(?<![\d.,/-])(?<!\d )\d{2,5}(?:[ .-]\d{2,4}){1,5}(?![\d-]|[ .,]\d)", _called, "phone"),
-    rule("+", r"\+(?=(?:[- ()]{0,2}\d){7})\d{1,3}(?:[- ]?\(?\d{2,5}\)?){1,6}(?![\d])", _telephone, "phone"),
+    rule("0", r"(?<![\d.,/+-])(?<!\d )[1-9]\d{1,3}(?: \d{2,4}){3,4}(?![\d-]|[ .,]\d)", _uneven, "phone"),
+    rule("0", r"(?<![\d.,/+-])(?<!\d )[6-9]\d{4} \d{5}(?![\d-]|[ .,]\d)", _telephone, "phone"),
+    rule(
+        "+",
+        r"\+(?=(?:[-. /()]{0,3}\d){7})(?!\d{1,3}(?: 000){1,4}(?!\d)|\d{1,9}\.\d{1,20}(?![\d.]))"
+        r"\d{1,14}(?:[-. /()]{1,2}\d{1,8}){0,7}(?!\d)",
+        _telephone,
+        "phone",
+    ),
     rule("(0", r"(?<![\d.-])(?:1[- ])?(?:\(\d{3}\)\s?|\d{3}[-.])\d{3}[-.]\d{4}(?![\d-])", _telephone, "phone"),
     rule("0", r"(?<![\d.-])\d{3}-\d{4}(?![\d-])", _telephone_en, "phone"),
 ]
