@@ -22,6 +22,7 @@ from pipeline.text.segment import SPOKEN, SegmentLimits, least_steps, max_steps
 from pipeline.text.speech_text import build_speech_text
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import (
+    TIMES_OF_WORDS,
     Prompt,
     Refined,
     RefineGuard,
@@ -120,7 +121,7 @@ class LocalTextFrontend:
             prompts = tuple(self._refine_prompt(segment, request.refine) for segment in speech_text.segments)
         warnings = (*speech_text.warnings, (UNKNOWN_IN_SAMPLE, unknown)) if unknown else speech_text.warnings
         words: tuple[tuple[SpokenWord, ...], ...] = ()
-        if request.times.has_words and request.refine is None:
+        if request.times in TIMES_OF_WORDS and request.refine is None:
             pairs = zip(speech_text.segments, speech_text.spans, strict=True)
             words = tuple(self._words(*pair, request, voices) for pair in pairs)
         return SpeechPlan(prompts, speech_text.closing_silence_ms, warnings, words)

@@ -26,6 +26,7 @@ from pipeline.takes.coverage import coverage_of
 from pipeline.text.segment import letter_weight
 from pipeline.timing.follow import GROUP
 from pipeline.types import (
+    TIMES_OF_WORDS,
     Coverage,
     Followed,
     Mark,
@@ -98,7 +99,7 @@ class Timeline:
         self.coverage: Coverage | None = None
         """of the segments that were followed to their end; None: of none"""
         self._is_on = request.times is not TimeDetail.OFF
-        self._words = words if request.times.has_words else ()
+        self._words = words if request.times in TIMES_OF_WORDS else ()
         self._is_live = request.times is TimeDetail.LIVE
         self._began_s: float | None = None  # when the first samples left
         self._follower = follower
@@ -142,7 +143,7 @@ class Timeline:
                     is_due = block.stop >= least and block.first_step // GROUP < block.stop // GROUP
                     if ended or (following is None and is_due):
                         following = asyncio.create_task(self._follow(segment, follower, ended=ended))
-                    if following is not None and (ended or self._may_wait):
+                    if following is not None and (ended or not self._is_live or self._is_ahead):
                         await following
                     yield block
         finally:
@@ -161,10 +162,8 @@ class Timeline:
             self.coverage = coverage if self.coverage is None else self.coverage + coverage
 
     @property
-    def _may_wait(self) -> bool:
-        """True unless the times are live and audio that waits for them might be missed."""
-        if not self._is_live:
-            return True
+    def _is_ahead(self) -> bool:
+        """True if nobody misses audio that waits for live times."""
         return self._began_s is not None and self._released / self._rate - (time.monotonic() - self._began_s) > LEAD_S
 
     def finish(self, ended: int, stop: int) -> None:
@@ -181,7 +180,7 @@ class Timeline:
         segment, leave = self._present, num_samples
         if segment is not None and segment.num_told < len(segment.words):
             leave = segment.began if segment.followed is None else self._tell(segment, num_samples)
-        if not self._may_wait:
+        if self._is_live and not self._is_ahead:
             leave = num_samples
         items, self._ended = tuple(self._ended), []
         self._released = max(self._released, min(leave, num_samples))

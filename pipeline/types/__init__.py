@@ -34,11 +34,22 @@ from pipeline.types.request import (
 )
 from pipeline.types.speech import Admission, CacheResult, FinishReason, LoadReport, Position, StepBlock
 from pipeline.types.text import Change, Head, Op, Prompt, Refined, Segment, Span, SpanKind, SpeechPlan, SpeechText
-from pipeline.types.timing import Coverage, Followed, Mark, SpokenWord, TimeDetail, TimedItem, TimeKind, TimeQuality
+from pipeline.types.timing import (
+    TIMES_OF_WORDS,
+    Coverage,
+    Followed,
+    Mark,
+    SpokenWord,
+    TimeDetail,
+    TimedItem,
+    TimeKind,
+    TimeQuality,
+)
 
 __all__ = [
     "MAX_SEED",
     "SPEED",
+    "TIMES_OF_WORDS",
     "Admission",
     "AudioChunk",
     "AudioOptions",

@@ -20,10 +20,8 @@ class TimeDetail(StrEnum):
     LIVE = "live"
     """words; audio waits for them only while the listener is ahead"""
 
-    @property
-    def has_words(self) -> bool:
-        """True if words have times."""
-        return self in (TimeDetail.WORD, TimeDetail.LIVE)
+
+TIMES_OF_WORDS = (TimeDetail.WORD, TimeDetail.LIVE)
 
 
 class TimeKind(StrEnum):

@@ -72,12 +72,21 @@ class Resumption:
     """it is an error if nothing follows"""
 
 
+FLEET_KEY = "CHATTTS_FLEET_KEY"
+"""variable of the environment: the same in several services, each goes on with replies of the others"""
+
+
 class SharedSecret:
     """The secret of all replicas of a store, made by the first of them; not known before the store was read."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, fleet_key: str = "") -> None:
+        """
+        Args:
+            fleet_key: what all services of a fleet derive the secret from; empty: each store has its own.
+        """
         self.value: bytes | None = None
         self._store = store
+        self._of_fleet = hashlib.sha256(fleet_key.encode()).digest() if fleet_key else None
 
     def refresh(self) -> None:
         """Reads the secret; gives the store the known one, or a new one, if it has none. Blocking.
@@ -85,6 +94,9 @@ class SharedSecret:
         Raises:
             StoreUnavailable, StoreFull: the secret stays what it was.
         """
+        if self._of_fleet is not None:
+            self.value = self._of_fleet
+            return
         while (entry := self._store.get(NAMESPACE, NAME)) is None:
             try:
                 self._store.put(NAMESPACE, NAME, self.value or secrets.token_bytes(SECRET_BYTES), replaces=0, keeps=1)

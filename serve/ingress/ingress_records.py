@@ -7,6 +7,7 @@ Never: requests; a failed start because a store is away
 """
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -28,7 +29,7 @@ from serve.access.idempotency import Idempotency
 from serve.access.keys_marker import marker_for
 from serve.access.quotas import LocalQuotas, Quotas
 from serve.access.redis_quotas import RedisQuotas
-from serve.access.resume_tokens import SharedSecret
+from serve.access.resume_tokens import FLEET_KEY, SharedSecret
 from serve.config.app_config import AppConfig, VoicesConfig, project_path
 from serve.config.folders import store_of
 from serve.stages.code_cache import open_cache
@@ -96,7 +97,7 @@ async def open_voices(config: VoicesConfig, speakers: Speakers, store: Store) ->
 
 async def open_secret(store: Store) -> SharedSecret:
     """Returns the secret that all replicas sign resume tokens with; not known while the store is away."""
-    secret = SharedSecret(store)
+    secret = SharedSecret(store, os.environ.get(FLEET_KEY, ""))
     try:
         await ask_store(secret.refresh)
     except StoreUnavailable as error:

@@ -312,6 +312,7 @@ def test_only_the_named_files_do_the_named_things():
         assert files_with(private) <= {"serve/remote/ray_private.py"}, private
     assert files_with("threading.Thread(") <= {"pipeline/engine/loop.py", "pipeline/vocoder/vocoder.py"}
     assert files_with("os.environ") <= {
+        "serve/ingress/ingress_records.py",
         "pipeline/model/gpu/identity.py",
         "pipeline/native/instructions.py",
         "pipeline/native/thread_count.py",

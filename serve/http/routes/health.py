@@ -4,11 +4,13 @@ In:    HTTP
 Out:   JSON
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, HTTPException
 from fastapi.responses import JSONResponse, Response
 
+from pipeline.types import Lane, LoadReport
 from serve.access.api_keys import Scope
 from serve.http.about import NAME, version
 from serve.http.dependencies import RequestServices
@@ -36,6 +38,31 @@ async def ready(services: RequestServices) -> Response:
         asleep = dict(services.status.wakefulness())
         return JSONResponse({"status": "ready", **({"stages": asleep} if asleep else {})})
     return JSONResponse({"status": "not_ready", "reason": reason}, 503, {"Retry-After": READY_RETRY_S})
+
+
+@router.get("/cell")
+@open_to_all
+async def cell(services: RequestServices) -> Response:
+    """Returns what an edge before several services asks each of them; 503 from one that takes nothing new."""
+    admission = services.speech.admission
+    state = {**cell_state(services.speech.load_reports()), "draining": admission.closed}
+    return JSONResponse(state, 503 if admission.closed else 200)
+
+
+def cell_state(reports: Iterable[LoadReport]) -> Mapping[str, Any]:
+    """Returns the builds, the share of slots that are free, and the wait for one by lane [s]; all free before any report."""
+    known = list(reports)
+    slots, busy = sum(report.usable for report in known), sum(report.running + report.waiting for report in known)
+    waits = {
+        lane.value: min((report.first_audio_s(report.running + report.waiting, lane, 0) for report in known), default=0.0)
+        for lane in Lane
+    }
+    return {
+        "builds": sorted({report.build for report in known} - {""}),
+        "slots": slots,
+        "free": round(max(0.0, 1 - busy / slots), 3) if slots else 1.0,
+        "wait_s": {lane: round(wait_s, 3) for lane, wait_s in waits.items()},
+    }
 
 
 @router.get("/metrics", include_in_schema=False)

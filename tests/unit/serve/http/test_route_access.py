@@ -32,6 +32,7 @@ ACCESS = {
     ("GET", "/live"): PROBE,
     ("GET", "/ready"): PROBE,
     ("GET", "/health"): OPEN,
+    ("GET", "/cell"): OPEN,
     ("GET", "/source"): OPEN,
     ("GET", "/source.tar.gz"): OPEN,
     ("GET", "/v1/models"): ANY_KEY,
