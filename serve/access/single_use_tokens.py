@@ -22,6 +22,11 @@ MOST_CHARACTERS = 256
 _PURPOSE = "single-use"
 
 
+def has_form_of_token(text: str) -> bool:
+    """Returns True for what may be a token; whether it is one, `key_id` says."""
+    return text.count(".") == 3
+
+
 class SingleUseTokens:
     """Tokens `<id>.<until>.<drawn>.<signature>`, good on every replica that shares the secret."""
 

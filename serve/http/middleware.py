@@ -19,6 +19,7 @@ from serve.access.api_keys import Scope as KeyScope
 from serve.access.authentication import SCHEMES, Authenticator, claimed_key
 from serve.access.caller import ANONYMOUS_CALLER, Caller
 from serve.access.cross_origin import CrossOriginPolicy
+from serve.access.single_use_tokens import has_form_of_token
 from serve.errors import ApiError
 from serve.http.anteroom import KEY_FIELDS, TOKEN_FIELD, Anteroom, SocketLeft, WaitingSocket
 from serve.http.error_reply import NOT_STORED, error_reply
@@ -161,7 +162,7 @@ class AuthMiddleware:
             return authenticator.authenticate(headers, peer, scopes, opens_page=opens_page)
         except ApiError as refusal:
             claimed = claimed_key(headers) or ""
-            if refusal.spec.code == "invalid_api_key" and claimed.count(".") == 3 and speaks and scopes is not None:
+            if refusal.spec.code == "invalid_api_key" and has_form_of_token(claimed) and speaks and scopes is not None:
                 return await authenticator.key_of_token(claimed, scopes)
             if refusal.spec.code != "missing_api_key" or not (speaks and waiting.may_say_its_key):
                 raise
