@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.cache.cache import CodeCache
-from pipeline.errors import StoreUnavailable
+from pipeline.errors import ConfigError, StoreUnavailable
 from pipeline.paths import cache_home
 from pipeline.store.open import open_store
 from pipeline.store.store import Store
@@ -35,6 +35,8 @@ from serve.config.folders import store_of
 from serve.stages.code_cache import open_cache
 
 LOG = logging.getLogger("ray.serve.chattts")
+
+SHORTEST_KEY = 32  # characters of FLEET_KEY
 
 Speakers = tuple[int, NDArray[np.float16] | None, Persons]
 """numbers in an embedding, and the statistics of the embeddings that the checkpoint was trained with"""
@@ -96,8 +98,15 @@ async def open_voices(config: VoicesConfig, speakers: Speakers, store: Store) ->
 
 
 async def open_secret(store: Store) -> SharedSecret:
-    """Returns the secret that all replicas sign resume tokens with; not known while the store is away."""
-    secret = SharedSecret(store, os.environ.get(FLEET_KEY, ""))
+    """Returns the secret that all replicas sign resume tokens with; not known while the store is away.
+
+    Raises:
+        ConfigError: the fleet's key can be guessed.
+    """
+    key = os.environ.get(FLEET_KEY, "")
+    if 0 < len(key) < SHORTEST_KEY:
+        raise ConfigError(f"{FLEET_KEY} has {len(key)} characters, at least {SHORTEST_KEY} are needed: openssl rand -hex 32")
+    secret = SharedSecret(store, key)
     try:
         await ask_store(secret.refresh)
     except StoreUnavailable as error:

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 SENTENCE = "Many words follow one another here, and none of them is the last one yet. "
 LONG = {"input": SENTENCE * 6, "response_format": "pcm", "seed": 1, "cache": "no-store", **FLAT}
-FLEET = {"CHATTTS_FLEET_KEY": "one key of all cells"}
+FLEET = {"CHATTTS_FLEET_KEY": "one key of all cells, drawn by chance"}
 KEYS = [f"Bearer key-{number}" for number in range(12)]
 PIECE = 1 << 14
 

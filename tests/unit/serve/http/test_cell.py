@@ -7,11 +7,13 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.errors import ConfigError
 from pipeline.store.sqlite import SqliteStore
 from pipeline.types import Lane, LoadReport
-from serve.access.resume_tokens import Origin, ResumeTokens, SharedSecret
+from serve.access.resume_tokens import FLEET_KEY, Origin, ResumeTokens, SharedSecret
 from serve.errors import ApiError
 from serve.http.routes.health import cell_state
+from serve.ingress.ingress_records import SHORTEST_KEY, open_secret
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
 
@@ -43,6 +45,15 @@ def test_a_cell_that_drains_is_out():
         services.speech.admission.close()
         reply = requests.get(f"{live.url}/cell", timeout=10)
         assert (reply.status_code, reply.json()["draining"]) == (503, True)
+
+
+async def test_a_key_of_the_fleet_that_can_be_guessed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    store = SqliteStore(tmp_path / "store.sqlite")
+    monkeypatch.setenv(FLEET_KEY, "secret")
+    with pytest.raises(ConfigError, match="6 characters, at least 32"):
+        await open_secret(store)
+    monkeypatch.setenv(FLEET_KEY, "x" * SHORTEST_KEY)
+    assert (await open_secret(store)).value is not None
 
 
 def test_services_with_one_key_read_each_others_tokens(tmp_path: Path):
