@@ -298,7 +298,8 @@ class JobRunner:
     def _end_part(self, job: ActiveJob, key: str, window: int, task: asyncio.Task[bool]) -> None:
         """Counts a part as no longer in progress, one that was cancelled before it began too."""
         is_refused = not task.cancelled() and task.exception() is None and task.result()
-        job.give_back(key)
+        if task.cancelled():
+            job.give_back(key)
         self._room.end(window, is_refused=is_refused)
         self._speaking[job.record.tenant] -= 1
         self._woken.set()
@@ -349,6 +350,8 @@ class JobRunner:
                 refused = JobError(code=refusal.spec.code, message=refusal.message, part=number)
                 await self._guarded(lambda: self._fail(job.id, job.record.script, refused))
             return isinstance(error, AtCapacity)
+        finally:
+            job.give_back(key)
         return False
 
     async def _fail(self, job_id: str, script: str, error: JobError) -> None:
