@@ -96,6 +96,7 @@ def run(bench: Bench) -> Report:
     added = statistics.median(over_socket) - statistics.median(over_http)
     judged = {
         "added_by_socket_ms": spread([added]),
+        "page_first_audio_ms": spread([statistics.median(of_page)]),
         "stalled_in_a_turn_ms": spread([max(1e3 * sum(turn.reply.stalls_s()) for rows in turns.values() for turn in rows)]),
     }
     return Report(result, [table_of(result)], judged)
