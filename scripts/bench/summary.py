@@ -254,20 +254,21 @@ def gap_line(load: str, rate: str, figures: Mapping[str, float]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def write_page(sections: Mapping[str, str], page: Path) -> None:
-    """Puts each text between the markers of its name.
-
-    Raises:
-        ValueError: the markers are not there.
-    """
-    text = page.read_text()
+def with_sections(page: Path, sections: Mapping[str, str]) -> str:
+    """Returns the text of a page with each section between the markers of its name; ValueError if they are not there."""
+    text = page.read_text(encoding="utf-8")
     for name, section in sections.items():
         before, begin, rest = text.partition(f"<!-- {name}: begin -->")
         _, end, after = rest.partition(f"<!-- {name}: end -->")
         if not begin or not end:
             raise ValueError(f"{page.name} has no <!-- {name}: begin --> ... <!-- {name}: end -->")
         text = f"{before}{begin}\n{section}\n{end}{after}"
-    page.write_text(text)
+    return text
+
+
+def write_page(sections: Mapping[str, str], page: Path) -> None:
+    """Puts each text between the markers of its name; raises as with_sections."""
+    page.write_text(with_sections(page, sections))
 
 
 def page_sections(root: Path = RESULTS) -> dict[Path, dict[str, str]]:

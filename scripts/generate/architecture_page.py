@@ -7,6 +7,8 @@ Out:   docs/architecture.md, with what stands between its markers
 import ast
 from pathlib import Path
 
+from scripts.bench.summary import with_sections
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/architecture.md"
 TREES = ("serve", "pipeline")
@@ -60,7 +62,7 @@ def meaning(folder: str, name: str) -> str:
 
 def glossary() -> str:
     """Returns the table of TERMS."""
-    return "| word | meaning |\n|---|---|\n" + "".join(f"| {term} | {meaning(*place)} |\n" for term, place in TERMS.items())
+    return "\n".join(["| word | meaning |", "|---|---|", *(f"| {term} | {meaning(*place)} |" for term, place in TERMS.items())])
 
 
 def imports_of(tree: str) -> dict[str, set[str]]:
@@ -89,14 +91,9 @@ def floors(tree: str) -> str:
 
     roof_first = sorted(rooms, key=lambda room: (-len(reached(room)), room))
     lines = (f"{room:<15}{', '.join(direct(room))}".rstrip() for room in roof_first)
-    return "```text\n" + "\n".join(lines) + "\n```\n"
+    return "\n".join(["```text", *lines, "```"])
 
 
 def files() -> dict[Path, str]:
     """Returns path -> text of the page with the present lists and glossary."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, content in [("glossary", glossary()), *((f"imports of {tree}", floors(tree)) for tree in TREES)]:
-        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
-        before, _, rest = text.partition(begin)
-        text = f"{before}{begin}{content}{end}{rest.partition(end)[2]}"
-    return {PAGE: text}
+    return {PAGE: with_sections(PAGE, {"glossary": glossary()} | {f"imports of {tree}": floors(tree) for tree in TREES})}

@@ -7,11 +7,12 @@ Out:   docs/clients.md, with what stands between its markers
 import json
 from pathlib import Path
 
+from scripts.bench.summary import with_sections
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/clients.md"
 TRANSCRIPTS = ROOT / "tests/data/transcripts"
 REQUIREMENTS = ROOT / "tests/foreign/requirements.txt"
-BEGIN, END = "<!-- defaults: begin -->", "<!-- defaults: end -->"
 CLIENTS = {
     "deepgram_package": "deepgram-sdk",
     "deepgram_of_livekit": "livekit-plugins-deepgram",
@@ -31,8 +32,7 @@ CLIENTS = {
 
 def files() -> dict[Path, str]:
     """Returns path -> text of the page."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    return {PAGE: f"{before}{BEGIN}\n{_table()}\n{END}{rest.partition(END)[2]}"}
+    return {PAGE: with_sections(PAGE, {"defaults": _table()})}
 
 
 def _table() -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from scripts.bench.summary import with_sections
 from scripts.generate.alerts import ALERTS, OBJECTIVES, Alert
 from scripts.generate.panels import PANELS
 
@@ -110,18 +111,16 @@ def prometheus_rule() -> dict[str, Any]:
 
 def goals() -> str:
     """Returns the table of objectives."""
-    rows = (f"| {objective.summary} | {objective.budget:.1%} | {objective.alert} |\n" for objective in OBJECTIVES)
-    return "| what | in 30 days at most | alert |\n|---|---|---|\n" + "".join(rows)
+    rows = (f"| {objective.summary} | {objective.budget:.1%} | {objective.alert} |" for objective in OBJECTIVES)
+    return "\n".join(["| what | in 30 days at most | alert |", "|---|---|---|", *rows])
 
 
 def files() -> dict[Path, str]:
     """Returns path -> text of every generated file."""
-    before, begin, rest = (ROOT / RUNBOOK).read_text(encoding="utf-8").partition("<!-- goals: begin -->\n")
-    _, end, after = rest.partition("<!-- goals: end -->")
     head = "# Written by `python -m scripts.generate`: edit scripts/generate/alerts.py.\n"
     return {
         FOLDER / "dashboard.json": json.dumps(dashboard(), indent=2) + "\n",
-        ROOT / RUNBOOK: before + begin + goals() + end + after,
+        ROOT / RUNBOOK: with_sections(ROOT / RUNBOOK, {"goals": goals()}),
         **{path: re.sub(r"(?<=regex: )[^,}]*", KEPT, path.read_text(encoding="utf-8")) for path in SCRAPES},
         FOLDER / "rules.yaml": head + yaml.safe_dump(rules(), sort_keys=False, width=1000),
         FOLDER / "prometheusrule.yaml": head + yaml.safe_dump(prometheus_rule(), sort_keys=False, width=1000),

@@ -84,9 +84,8 @@ class SharedSecret:
         Args:
             fleet_key: what all services of a fleet derive the secret from; empty: each store has its own.
         """
-        self.value: bytes | None = None
-        self._store = store
-        self._of_fleet = hashlib.sha256(fleet_key.encode()).digest() if fleet_key else None
+        self.value: bytes | None = hashlib.sha256(fleet_key.encode()).digest() if fleet_key else None
+        self._store = None if fleet_key else store
 
     def refresh(self) -> None:
         """Reads the secret; gives the store the known one, or a new one, if it has none. Blocking.
@@ -94,8 +93,7 @@ class SharedSecret:
         Raises:
             StoreUnavailable, StoreFull: the secret stays what it was.
         """
-        if self._of_fleet is not None:
-            self.value = self._of_fleet
+        if self._store is None:
             return
         while (entry := self._store.get(NAMESPACE, NAME)) is None:
             try:
