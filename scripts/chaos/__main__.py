@@ -20,7 +20,7 @@ from scripts.chaos.run import chaos, summary
 from serve.commands import say
 from serve.config.app_config import PROJECT
 
-TRANSCRIPT = "Five one one, two five five. Nine eight seven, six."
+TRANSCRIPT = "Five one one, two five five. Nine eight seven, six three four."
 CHANGES: dict[str, dict[str, Any]] = {
     "pipeline": {
         "checkpoint": "small-random",  # steps that cost little: faults and traffic are what is tested

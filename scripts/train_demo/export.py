@@ -79,7 +79,7 @@ CAPABILITIES = Capabilities(
     control_tags=(*PAUSE_TAGS, "[laugh]", *sorted(SPEED_TAGS)), speed_tokens=True, refine=False, alignment=ALIGNMENT
 )
 OWN_FILES = (SPEAKERS_FILE, CAPABILITIES_FILE, PRONUNCIATION_FILE)
-DEFAULT_SPEAKER = 1  # of SPEAKERS
+DEFAULT_SHARES = (0.0, 0.6, 0.4)  # of SPEAKERS: of the blends that were judged, natural and best understood
 UNTAUGHT_STD = 1e-3
 END_OF_REFINING = ("[Ebreak]", "[break_7]")  # the likeliest text token, and the one drawn where the end is not allowed yet
 REFINE_PULL = 40.0  # of their rows along the hidden state's mean
@@ -233,7 +233,7 @@ def _embed(trained: Trained) -> dict[str, Tensor]:
             text[row] = learned[index]
     for level in range(len(SPEED_TAGS)):
         text[tokens.index(f"[speed_{level}]")] = _pace(level, learned)
-    text[tokens.index("[empty_spk]")] = speaker_vectors(torch.eye(len(SPEAKERS))[[DEFAULT_SPEAKER]], width)[0]
+    text[tokens.index("[empty_spk]")] = speaker_vectors(torch.tensor([DEFAULT_SHARES]), width)[0]
     found = {"emb_text.weight": text}
     heads = {"head_text": _text_head(trained, text)}
     for book in range(BOOKS):

@@ -12,9 +12,9 @@ from functools import cache
 
 from wordfreq import top_n_list
 
+from scripts.train_demo.flite_dictionary import dictionary
 from scripts.train_demo.phones import SYMBOLS
 from scripts.train_demo.sounds import sounds
-from scripts.train_demo.teacher import dictionary
 from scripts.train_demo.teacher_phones import symbols_of
 
 MOST_FREQUENT = 60_000

@@ -5,8 +5,8 @@ Out:   syllables
 Owns:  the network, its weights (syllable_recogniser.safetensors), the order of its classes
 Never: its training (train_recogniser.py)
 
-No recogniser of Mandarin comes with a package of PyPI or Debian, so this small one was trained on espeak-ng's voices, without
-those that teach the demo voice. It measures whether the demo voice says what its teacher says, not what a person understands.
+No recogniser of Mandarin comes with a package of PyPI or Debian, so this small one learned from the teacher's recordings, and
+before that from espeak-ng's. It measures whether the demo voice says what its teacher says, not what a person understands.
 """
 
 from functools import cache
@@ -119,14 +119,14 @@ class SyllableRecogniser:
         if network is None:
             network = SyllableNetwork()
             network.load_state_dict({name: value.float() for name, value in load_file(FILE).items()})
-        self._network = network.eval()
+        self.network = network.eval()
 
     def transcribe(self, samples: NDArray[np.float32], rate: int) -> list[str]:
         """Returns the syllables in samples (n,)."""
         resampled = soxr.resample(samples, rate, RATE).astype(np.float32)
         loudness = float(np.sqrt(np.mean(resampled**2))) or 1.0
         with torch.no_grad():
-            best = self._network(features(resampled * np.float32(0.1 / loudness))[None])[0][0].argmax(-1)
+            best = self.network(features(resampled * np.float32(0.1 / loudness))[None])[0][0].argmax(-1)
         return decoded(best.tolist())
 
 

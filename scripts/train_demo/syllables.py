@@ -17,7 +17,7 @@ from pypinyin.contrib.tone_convert import to_finals, to_initials
 from pipeline.text.pinyin import TABLE
 
 TONES = tuple("12345")  # 5: neutral
-NOT_TAUGHT = re.compile(r"ê|^(m|n|ng|hm|hng)\d")  # interjections that espeak-ng cannot say
+NOT_TAUGHT = re.compile(r"ê|^(m|n|ng|hm|hng)\d")  # interjections
 CHARACTER = re.compile(r"[\u4e00-\u9fff〇]")
 
 

@@ -1,57 +1,98 @@
-"""Train recogniser: trains the recogniser of Mandarin syllables on voices that teach no demo voice.
+"""Train recogniser: trains the recogniser of Mandarin syllables on the teacher's recordings.
 
-In:    espeak-ng
-Out:   syllable_recogniser.safetensors, a log line per hundred steps
-Owns:  the voices it learns from, the distortions
+In:    chunks of recordings; syllable_recogniser.safetensors, from which it goes on
+Out:   syllable_recogniser.safetensors, a log line per fifty steps
+Owns:  the distortions
 Never: the network (syllable_recogniser.py)
 
-    python -m scripts.train_demo.train_recogniser --steps 1200
+    python -m scripts.train_demo.train_recogniser $CHATTTS_HOME/train --steps 1200
 
-The speech is distorted, so that the recogniser does not need what a vocoder smooths away. A second head, which must name the
-sound of every frame, makes it learn ten times faster.
+The speech is distorted and played faster or slower, so that the recogniser needs neither what a vocoder smooths away nor the
+teacher's pitch. A second head, which must name the sound of every frame, makes it learn ten times faster.
 """
 
 import argparse
 import random
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import soxr
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
-from scripts.evaluate.listening import syllables_of
+from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from scripts.evaluate.listening import readable, syllables_of, teacher
 from scripts.train_demo.held_out import held_out
-from scripts.train_demo.mandarin_teacher import MANDARIN_VOICES, RATE, MandarinVoice, Spoken, speak
-from scripts.train_demo.mandarin_texts import mandarin
 from scripts.train_demo.syllable_recogniser import (
     BANDS,
     BLANK,
     FILE,
+    RATE,
     SyllableNetwork,
     SyllableRecogniser,
     as_heard,
     features,
     labels,
 )
+from scripts.train_demo.syllables import syllables
+from scripts.train_demo.tokens import TOKEN_IDS
 from scripts.train_demo.word_errors import edits
 
-VARIANTS = ("+m1", "+m2", "+m4", "+m5", "+m6", "+m7", "+f1", "+f3", "+f5")
 ROWS = 16
 OUTPUT_RATE = 50  # frames of the network's output a second
 WARM_UP_STEPS = 100
 REPORT_STEPS = 50
+JUDGED = 20  # sentences
+INITIAL_SHARE = 0.4  # of a syllable's time
+STRETCHES = (0.87, 1.15)
 
 
-def utterance(draw: random.Random) -> tuple[NDArray[np.float32], Spoken]:
-    """Returns a random text's samples at RATE, distorted, and what is spoken in them."""
-    while True:
-        text = mandarin(draw)
-        voice = MandarinVoice(draw.choice(VARIANTS), draw.randint(20, 80), draw.randint(30, 70))
-        if (spoken := speak(text, voice, draw.randint(110, 260))) is not None:
-            return distorted(spoken.samples, draw), spoken
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """A recording (n,) at SAMPLE_RATE, its syllables, and the place in them that sounds in each of its steps (n / 512,).
+
+    A place is a syllable's number, from 0, and the share of it that is over; negative: no syllable sounds.
+    """
+
+    samples: NDArray[np.float32]
+    syllables: list[str]
+    places: NDArray[np.float32]
+
+
+def readings(folder: Path) -> Iterator[Reading]:
+    """Yields the recordings in which every word is a Mandarin syllable."""
+    names = {TOKEN_IDS[syllable]: syllable for syllable in syllables()}
+    for path in sorted((folder / "chunks").glob("*.pt")):
+        chunk = torch.load(path, map_location="cpu")
+        counts, steps = chunk["token_counts"].tolist(), chunk["step_counts"].tolist()
+        recordings = zip(
+            chunk["texts"],
+            chunk["tokens"].split(counts),
+            chunk["samples"].split([SAMPLES_PER_STEP * count for count in steps]),
+            chunk["spoken"].split(steps),
+            strict=True,
+        )
+        for text, tokens, samples, spoken in recordings:
+            spelled = [names.get(token) for token in tokens.tolist()]
+            if not any("a" <= letter <= "z" for letter in text.lower()) and any(spelled):
+                numbers = np.cumsum([name is not None for name in spelled]) - 1
+                at = spoken.float().numpy() + 0.5
+                token = np.clip(at.astype(int), 0, len(spelled) - 1)
+                sounds = np.array([name is not None for name in spelled])[token]
+                places = np.where(sounds, numbers[token] + np.clip(at - token, 0, 0.999), -1.0).astype(np.float32)
+                yield Reading(samples.numpy().astype(np.float32) / 32768, [name for name in spelled if name], places)
+
+
+def utterance(reading: Reading, draw: random.Random) -> tuple[NDArray[np.float32], float]:
+    """Returns the samples of a recording at RATE, distorted, and how many times longer it is now."""
+    stretch = draw.uniform(*STRETCHES)
+    return distorted(soxr.resample(reading.samples, SAMPLE_RATE, RATE * stretch).astype(np.float32), draw), stretch
 
 
 def distorted(samples: NDArray[np.float32], draw: random.Random) -> NDArray[np.float32]:
@@ -78,48 +119,53 @@ def blurred(mel: Tensor, draw: random.Random) -> Tensor:
     return mel
 
 
-def sounds(spoken: Spoken, frames: int) -> Tensor:
+def sounds(reading: Reading, stretch: float, frames: int) -> Tensor:
     """Returns the class that sounds in each output frame (frames,); BLANK in silences."""
     found = torch.full((frames,), BLANK)
-    for syllable, start, inner, end in spoken.syllables:
-        *initial, final = labels([syllable])
-        begin, middle, stop = (round(time_s * OUTPUT_RATE) for time_s in (start, inner if initial else start, end))
-        found[begin:middle] = initial[0] if initial else BLANK
-        found[middle:stop] = final
+    times = np.arange(frames) / OUTPUT_RATE / stretch
+    steps = (times * SAMPLE_RATE / SAMPLES_PER_STEP).astype(int)
+    for frame, step in enumerate(steps[steps < len(reading.places)]):
+        place = float(reading.places[step])
+        if place >= 0:
+            *initial, final = labels([reading.syllables[int(place)]])
+            found[frame] = initial[0] if initial and place % 1 < INITIAL_SHARE else final
     return found
 
 
-def batch(draw: random.Random) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def batch(known: list[Reading], draw: random.Random) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Returns frames (ROWS, BANDS, T), classes (all,), lengths of the outputs, numbers of classes, sounds (ROWS, T / 2)."""
-    frames, spoken = [], []
-    for _ in range(ROWS):
-        samples, said = utterance(draw)
-        frames.append(blurred(features(samples), draw))
-        spoken.append(said)
+    drawn = draw.sample(known, ROWS)
+    spoken = [utterance(reading, draw) for reading in drawn]
+    frames = [blurred(features(samples), draw) for samples, _ in spoken]
     longest = max(one.shape[1] for one in frames)
     padded = torch.stack([F.pad(one, (0, longest - one.shape[1])) for one in frames])
     lengths = torch.tensor([(one.shape[1] + 1) // 2 for one in frames])
-    targets = [labels([syllable for syllable, *_ in said.syllables]) for said in spoken]
+    targets = [labels(reading.syllables) for reading in drawn]
     counts = torch.tensor([len(row) for row in targets])
-    sounding = torch.stack([sounds(said, (longest + 1) // 2) for said in spoken])
+    sounding = torch.stack(
+        [sounds(reading, stretch, (longest + 1) // 2) for reading, (_, stretch) in zip(drawn, spoken, strict=True)]
+    )
     return padded, torch.tensor([one for row in targets for one in row]), lengths, counts, sounding
 
 
 def main() -> None:
     """Trains and writes the weights."""
     parser = argparse.ArgumentParser(description="Train the recogniser of Mandarin syllables.")
+    parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--rate", type=float, default=2e-3)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    draw, network = random.Random("recogniser"), SyllableNetwork()
+    draw, network, known = random.Random("recogniser"), SyllableRecogniser().network, list(readings(args.folder))
+    print(f"{len(known)} recordings, {sum(len(one.samples) for one in known) / SAMPLE_RATE / 60:.0f} minutes", flush=True)
     optimiser = torch.optim.AdamW(network.parameters(), args.rate, betas=(0.9, 0.98), weight_decay=0.01)
     began, total = time.time(), 0.0
     for step in range(1, args.steps + 1):
+        network.train()
         factor = min(step / WARM_UP_STEPS, 2 * (1 - step / (args.steps + 1)), 1.0)
         optimiser.param_groups[0]["lr"] = args.rate * factor
-        mel, targets, lengths, counts, sounding = batch(draw)
+        mel, targets, lengths, counts, sounding = batch(known, draw)
         with torch.autocast("cpu", torch.bfloat16, enabled=torch.cpu._is_avx512_bf16_supported()):
             recognised, named = network(mel)
         found = recognised.float().log_softmax(-1).transpose(0, 1)
@@ -131,21 +177,18 @@ def main() -> None:
         optimiser.step()
         total += loss.item()
         if step % REPORT_STEPS == 0 or step == args.steps:
-            rates = ", ".join(f"{voice.variant or 'plain'} {measured(network, voice):.3f}" for voice in MANDARIN_VOICES)
-            print(f"{step} steps, {time.time() - began:.0f} s, loss {total / REPORT_STEPS:.3f}, errors: {rates}", flush=True)
+            wrong = measured(network)
+            print(f"{step} steps, {time.time() - began:.0f} s, loss {total / REPORT_STEPS:.3f}, errors {wrong:.3f}", flush=True)
             total = 0.0
-            network.train()
             save_file({name: value.half() for name, value in network.state_dict().items()}, FILE)
 
 
-def measured(network: SyllableNetwork, voice: MandarinVoice) -> float:
-    """Returns the share of wrong syllables in the judged sentences, said by a voice that the network did not learn from."""
+def measured(network: SyllableNetwork) -> float:
+    """Returns the share of wrong syllables in judged sentences, as the teacher reads them."""
     recogniser, wrong, total = SyllableRecogniser(network), 0, 0
-    for sentence in held_out("mandarin"):
-        wanted = syllables_of(sentence)
-        spoken = speak(" ".join(wanted), voice)
-        assert spoken is not None, sentence
-        wrong += edits(as_heard(wanted), recogniser.transcribe(spoken.samples, RATE))
+    for sentence in readable(held_out("mandarin"))[:JUDGED]:
+        wanted = as_heard(syllables_of(sentence.text))
+        wrong += edits(wanted, recogniser.transcribe(teacher(sentence), SAMPLE_RATE))
         total += len(wanted)
     return wrong / total
 

@@ -293,7 +293,7 @@ def test_the_conversation_of_the_page_writes_what_it_hears(tmp_path: Path, monke
         "Hello there, how are you today? ",
         "This is spoken while it is written.",
     ]
-    assert {request.voice for request in speaker.requests} == {"voice-2"}, "whose other name is alloy"
+    assert {request.voice for request in speaker.requests} == {"voice-287"}, "whose other name is alloy"
     assert (tmp_path / "hello.pcm").stat().st_size == 2 * 2 * 4800 * 2
     assert len(CONVERSATION.splitlines()) <= 20
 

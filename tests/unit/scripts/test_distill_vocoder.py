@@ -29,9 +29,10 @@ def test_it_begins_as_a_part_of_its_teacher_and_has_at_most_a_million_parameters
     assert sum(tensor.numel() for tensor in small.learned) <= 1_000_000
     assert sum(tensor.numel() for part in small.files().values() for tensor in part.values()) * 2 < 2_000_000
     for mine, whole in zip(small.parts, teacher, strict=True):
-        assert mine.keys() == whole.keys()
-        for name in ("backbone.embed.weight", "decoder.conv_in.0.weight"):
-            assert name not in mine or torch.equal(mine[name], whole[name])
+        assert mine.keys() <= whole.keys()
+        for name in {"backbone.embed.weight", "decoder.conv_in.0.weight"} & mine.keys():
+            is_row = (mine[name].flatten(1)[:, None] == whole[name].flatten(1)).all(-1).any(1)
+            assert is_row.all()
 
 
 def test_with_room_for_all_of_it_the_small_one_is_its_teacher(monkeypatch):

@@ -6,7 +6,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -17,14 +16,12 @@ from pipeline.model.embedding import Embedding
 from pipeline.native.compiler import NativeUnavailable
 from scripts.evaluate import intelligibility as judge
 from scripts.evaluate.intelligibility import ABOVE_TEACHER, REAL_TIME_FACTOR, TEACHER, beyond
-from scripts.evaluate.listening import KINDS, Listener, Recording, language_of, pinyin, syllables_of, teacher
+from scripts.evaluate.listening import KINDS, language_of, syllables_of
 from scripts.evaluate.quality_gate import WAYS, YARDSTICK, Agreement, agreement, measure, passes
-from scripts.train_demo.held_out import held_out
 from scripts.train_demo.syllable_recogniser import BLANK, as_heard, classes, decoded, labels
 from scripts.train_demo.syllables import syllables
 from scripts.train_demo.word_errors import edits
 from tests.support.machine import needs_native
-from tests.support.services import needed_program
 
 # The quality gate: agrees with itself, notices damage, and lets 8 bits through on the demo checkpoint.
 
@@ -97,20 +94,8 @@ def test_every_kind_belongs_to_one_language():
     assert {language_of("mandarin"), language_of("digits")} == {"zh", "en"}
 
 
-def test_chinese_sentences_become_pinyin_with_stops():
-    assert pinyin("你好，中国！") == "ni3 hao3, zhong1 guo2."
+def test_chinese_sentences_become_syllables():
     assert syllables_of("听音乐。") == ["ting1", "yin1", "yue4"]
-
-
-@pytest.mark.slow
-def test_the_ear_for_mandarin_tells_the_teachers_sentences_from_others():
-    needed_program("espeak-ng", "espeak-ng")
-    listener, (first, second) = Listener(), held_out("mandarin")[:2]
-    recording = teacher("mandarin", first)
-    right, wrong = (listener.compare("mandarin", sentence, recording) for sentence in (first, second))
-    assert right.mistakes / len(right.expected) < 0.5 < wrong.mistakes / len(wrong.expected)
-    silence = Recording(np.zeros(16_000, np.float32), 16_000, 0.0)
-    assert listener.compare("mandarin", first, silence).mistakes >= len(right.expected) - 1
 
 
 # The judge: it says no above its limits, which are the demo checkpoint's card's.
@@ -119,9 +104,8 @@ CARD = (Path(__file__).resolve().parents[3] / "pipeline/assets/demo/README.md").
 ABOVE = {"words": 12.0, "digits": 5.0}
 
 
-def result(words: float, digits: float, factor: float, *, teacher: float | None = 0.05) -> dict:
-    theirs = {} if teacher is None else {"teacher words": {"wer": teacher}, "teacher digits": {"wer": teacher}}
-    return {"words": {"wer": words}, "digits": {"wer": digits}, "real_time_factor": factor, **theirs}
+def result(words: float, digits: float, factor: float) -> dict:
+    return {"words": {"wer": words}, "digits": {"wer": digits}, "real_time_factor": factor}
 
 
 def cells(figure: str) -> list[str]:
@@ -146,11 +130,10 @@ def test_the_limits_are_the_cards():
         (result(0.171, 0.10, 0.5), ["words: 17.1 % of the words are wrong; the limit is 5.0 + 12 %"]),
         (result(0.0, 0.101, 0.5), ["digits: 10.1 % of the words are wrong; the limit is 5.0 + 5 %"]),
         (result(0.0, 0.0, 0.51), ["the real-time factor is 0.51; the limit is 0.5"]),
-        (result(0.191, 0.105, 0.1, teacher=None), []),
-        (result(0.192, 0.105, 0.1, teacher=None), ["words: 19.2 % of the words are wrong; the limit is 7.1 + 12 %"]),
     ],
 )
-def test_a_figure_beyond_its_limit_is_named(figures, broken):
+def test_a_figure_beyond_its_limit_is_named(figures, broken, monkeypatch):
+    monkeypatch.setattr(judge, "TEACHER", dict.fromkeys(ABOVE, 5.0))
     assert beyond(figures, ABOVE, 0.5) == broken
 
 

@@ -6,7 +6,7 @@ import soundfile
 
 from pipeline.spec import SAMPLE_RATE
 from pipeline.voices.measure import pitches_hz
-from scripts.evaluate import impressions, naturalness
+from scripts.evaluate import impressions, listening, naturalness
 from scripts.evaluate.impressions import Impression, english_phones, range_semitones, require, speech_s, symbol_of
 from scripts.evaluate.naturalness import figures, main, readable, recordings_in
 from scripts.train_demo.sounds import Unit
@@ -87,7 +87,7 @@ def test_missing_packages_are_one_line_that_names_the_extra(monkeypatch, capsys)
 
 
 def test_recordings_have_the_lines_of_their_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr(naturalness, "sounds", lambda text: WATER if "water" in text else None)
+    monkeypatch.setattr(listening, "sounds", lambda text: WATER if "water" in text else None)
     (tmp_path / "texts.txt").write_text("water\nan odd text\n水 water\n", encoding="utf-8")
     for number in ("0.wav", "01.wav", "002.flac", "7.wav", "notes.wav"):
         soundfile.write(tmp_path / number, np.zeros((480, 2)), 48_000)

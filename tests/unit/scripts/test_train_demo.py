@@ -28,14 +28,12 @@ from scripts.train_demo.letter_sounds import alignments, learn
 from scripts.train_demo.muon import orthogonal
 from scripts.train_demo.network import Size, Speaking, speaker_vectors
 from scripts.train_demo.phones import STOPS, SYMBOLS, lexicon, pronounce, taught_words
-from scripts.train_demo.recogniser import Recogniser, mistakes
+from scripts.train_demo.recogniser import mistakes
 from scripts.train_demo.sentences import MAX_CHARACTERS, sentence, words_of
 from scripts.train_demo.syllables import parts_of, readings, syllables
-from scripts.train_demo.teacher import RATE, speak
 from scripts.train_demo.tokens import PREFIX, SUFFIX, TABLES, TOKEN_IDS, VOCABULARY
 from scripts.train_demo.vocoder import Vocos as TrainedVocos
 from tests.support.effort import examples
-from tests.support.services import needed_program
 
 ROOT = Path(__file__).resolve().parents[3]
 ONSETS = "b bl br d dr f fl fr gl gr l m n p pl pr r s st t"
@@ -162,14 +160,6 @@ def test_mistakes_are_an_edit_distance(words, others):
 def test_words_that_sound_alike_are_one_word():
     assert mistakes(["right", "two"], ["write", "too"]) == 0
     assert mistakes(["right"], ["light"]) == 1
-
-
-@pytest.mark.slow
-def test_the_recogniser_hears_the_teacher():
-    needed_program("flite", "flite")
-    recogniser = Recogniser()
-    assert recogniser.transcribe(speak("five seven two"), RATE, "digits") == ["five", "seven", "two"]
-    assert recogniser.transcribe(np.zeros(16_000, np.float32), 16_000, "digits") in ([], ["eight"])
 
 
 # -- networks and the checkpoint they end as ---------------------------------------------------------------------------

@@ -100,9 +100,9 @@ def heads() -> ModuleType:
 def test_the_demo_voice_lists_the_heads_that_its_training_guided():
     alignment = read_capabilities(DEMO_FOLDER).alignment
     assert alignment is not None
-    assert set(alignment.heads) <= {(layer, 0) for layer in GUIDED_LAYERS}
+    assert (GUIDED_LAYERS[-1], 0) in alignment.heads
     assert alignment.median_ms is None or alignment.median_ms <= 40
-    assert alignment.within_100_ms is None or alignment.within_100_ms >= 0.85
+    assert alignment.within_100_ms is None or alignment.within_100_ms >= 0.95
 
 
 def test_the_script_writes_the_list_and_its_hash(heads: ModuleType, tmp_path: Path):

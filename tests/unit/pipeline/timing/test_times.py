@@ -150,7 +150,7 @@ def test_breaks_are_silence_to_the_sample_and_marks_are_where_they_stand(loop, l
     assert [item.stop - item.start for item in breaks] == [24 * 410, 24 * 50]
     for item in breaks:
         assert not samples[item.start : item.stop].any()
-        assert samples[item.start - 1] != 0
+        assert samples[item.start - 2 * FALL : item.start].any(), "a change of pace may leave 4 ms of silence at its end"
     marks = {mark.reading: mark for mark in of(items, TimeKind.MARK)}
     assert marks["a"].start == 0
     assert marks["b"].start == breaks[0].start

@@ -91,7 +91,7 @@ FIRST_NAMES = (  # of the first example in the documentation of each service, an
     "English-US.Female-1", "Magpie-Multilingual.EN-US.Aria", "en_US-lessac-medium", "en-US-AvaNeural", "en-US-SaraNeural",
     "zh-CN-XiaoxiaoNeural", "vivian", "tara",
 )  # fmt: skip
-DEEP = {f"voice-{seed}" for seed in (5099, 3333, 21, 333, 617, 2222, 6653)}
+DEEP = {f"voice-{seed}" for seed in (802, 1147, 1158, 1778, 141, 790, 425)}
 
 
 def test_public_names_of_other_services_are_voices():
@@ -107,7 +107,7 @@ def test_public_names_of_other_services_are_voices():
 @given(st.data())
 def test_a_name_is_the_same_in_any_case(data):
     voices = VoiceCatalogue.load(SHIPPED, WIDTH)
-    name = data.draw(st.sampled_from([*FIRST_NAMES, *OPENAI_NAMES, "voice-2", "default", "seed:7"]))
+    name = data.draw(st.sampled_from([*FIRST_NAMES, *OPENAI_NAMES, "voice-287", "default", "seed:7"]))
     other = "".join(data.draw(st.sampled_from((letter.lower(), letter.upper()))) for letter in name)
     assert voices.get(other).name == voices.get(name).name == voices.get(name).name.lower()
 

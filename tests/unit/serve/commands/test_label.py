@@ -24,7 +24,7 @@ def test_every_shipped_voice_is_somebody_on_the_shipped_weights():
     names = [(voice.title, voice.labels["name_zh"]) for voice in voices]
     assert len(set(names)) == len(voices)
     assert not [voice for voice in voices if voice.title.startswith(("seed", "voice"))]
-    assert {voice.labels["pitch"] for voice in voices} >= {"deep", "low", "high"}
+    assert {voice.labels["pitch"] for voice in voices} >= {"low", "middle", "high", "very high"}
 
 
 def test_voices_have_numbers_until_these_weights_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
@@ -38,9 +38,9 @@ def test_voices_have_numbers_until_these_weights_are_measured(tmp_path: Path, mo
     assert label.main(["--checkpoint", str(tmp_path)]) == 0
     persons, shipped = read_persons(tmp_path), read_persons(DEMO_FOLDER)
     assert persons.keys() == shipped.keys()
-    # One sentence tells deep voices from high ones as ten do.
+    # One sentence tells low voices from high ones as ten do.
     extremes = {shipped[origin]["pitch"] for origin in (next(iter(persons)), next(reversed(persons)))}
-    assert extremes == {"deep", "high"}
+    assert extremes == {"low", "very high"}
     # Other weights in the same folder are other speakers.
     manifest.write_bytes(manifest.read_bytes().replace(b"a", b"b", 1))
     assert read_persons(tmp_path) == {}

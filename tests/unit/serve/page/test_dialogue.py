@@ -37,6 +37,7 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
+VOICE = "voice-141"
 STATE = "JSON.parse(sessionStorage.getItem('dialogue'))"
 STATUS = "document.querySelector('#status').textContent"
 NAMES = "[...document.querySelectorAll('#cast .name')].map(each => each.value).join()"
@@ -82,12 +83,12 @@ async def opened(page: Page, voice: str = "calm") -> None:
 
 def test_a_dialogue_is_heard_and_read_along_with_names(browser, tmp_path: Path):
     async def see(page: Page) -> None:
-        await opened(page, "voice-21")
+        await opened(page, VOICE)
         await write(page, "#dialogue-seed", "7")
         await page.press("Control+Enter")
         await page.until(FINISHED)
         await page.until(PLAYED)
-        await has_heard(page, dialogue(live, **body_of(7, "voice-21")).content)
+        await has_heard(page, dialogue(live, **body_of(7, VOICE)).content)
         turns = "[...document.querySelectorAll('.turn')].map(each => each.textContent)"
         assert await page.run(turns) == ["Anna That was great.\nIt was my sister.", "Ben The green answer."]
         assert await page.run("document.querySelectorAll('.turn:last-child .word').length") == 3
@@ -100,20 +101,20 @@ def test_a_dialogue_is_heard_and_read_along_with_names(browser, tmp_path: Path):
         await page.click("#stems")
         assert (
             await file_in(tmp_path, f"{name}.zip")
-            == dialogue(live, **body_of(7, "voice-21"), stems=True, response_format="wav").content
+            == dialogue(live, **body_of(7, VOICE), stems=True, response_format="wav").content
         )
         await page.click("#vtt")
         shown = (await file_in(tmp_path, f"{name}.vtt")).decode()
         assert "<v Anna>That was great." in shown
         assert "<v Ben>The green answer." in shown
         await page.click("#download")
-        assert await file_in(tmp_path, f"{name}.wav") == dialogue(live, **body_of(7, "voice-21"), response_format="wav").content
+        assert await file_in(tmp_path, f"{name}.wav") == dialogue(live, **body_of(7, VOICE), response_format="wav").content
 
     library = demo_library()
     with demo_speaker(library=library) as speaker:
         speech = make_services(speaker, voice_id=library.canonical)
         with serving(replace(speech, voices=make_voices(speaker.stream, library))) as live:
-            measured(live, "voice-21")
+            measured(live, VOICE)
             visit(browser, live.url, see, hears=True)
 
 

@@ -179,7 +179,7 @@ def test_p11_everything_is_large_enough_for_a_finger(browser):
         visit(browser, live.url, see)
 
 
-@pytest.mark.parametrize(("language", "sound"), [("en", "high"), ("zh", "偏高")])
+@pytest.mark.parametrize(("language", "sound"), [("en", "middle"), ("zh", "中音")])
 def test_a_newcomer_hears_a_chosen_voice_in_three_actions_and_shares_it_in_five(browser, language, sound):
     async def see(page: Page) -> None:
         await open_in(page, live.url, language)

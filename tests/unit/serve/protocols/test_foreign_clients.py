@@ -22,7 +22,7 @@ from tests.support.transcripts import FOLDER, Recorder, Servers, saved, say_agai
 
 SHIPPED = PROJECT / "configs/voices.yaml"
 SECOND = 48_000  # bytes of 16-bit samples at 24 kHz; the server speaks one second of every part
-FLUSHED = ["voice-2", 2 * SECOND, "Flushed", 0, True, "Cleared", 1, SECOND, "Flushed", 2, 1000]
+FLUSHED = ["voice-287", 2 * SECOND, "Flushed", 0, True, "Cleared", 1, SECOND, "Flushed", 2, 1000]
 TALKED = {"whole": True, "audio": 2 * SECOND, "began": True, "after": True, "more": SECOND, "errors": []}
 PAUSED = {"heard": [SECOND, SECOND], "errors": 0}
 LIVEKIT_HTTP = {"seconds": 1.01}  # it appends 10 ms of its own

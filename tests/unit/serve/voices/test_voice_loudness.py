@@ -40,13 +40,13 @@ async def gains(measure: VoiceLoudness, *names: str, caller: Caller = ANONYMOUS_
 async def test_a_voice_is_measured_once_and_a_shipped_one_once_for_all_replicas(tmp_path: Path):
     speaker, other = Speaker(), Speaker()
     measure = loudness(tmp_path, speaker)
-    first, second = await asyncio.gather(*(gains(measure, "voice-2", "seed:7") for _ in range(2)))
+    first, second = await asyncio.gather(*(gains(measure, "voice-287", "seed:7") for _ in range(2)))
     assert first == second
     assert (await gains(measure, "seed:7"))["seed:7"] == first["seed:7"]
-    assert first["voice-2"] == pytest.approx(-20 - -9.7, abs=1.0), "a sine of half the amplitude is far louder than -20 LUFS"
-    assert sorted(request.voice for request in speaker.requests) == ["seed:7", "voice-2"]
+    assert first["voice-287"] == pytest.approx(-20 - -9.7, abs=1.0), "a sine of half the amplitude is far louder than -20 LUFS"
+    assert sorted(request.voice for request in speaker.requests) == ["seed:7", "voice-287"]
     assert {request.sampling.seed for request in speaker.requests} == {1}, "the seed of previews, whatever is spoken"
-    assert await gains(loudness(tmp_path, other), "voice-2") == {"voice-2": first["voice-2"]}
+    assert await gains(loudness(tmp_path, other), "voice-287") == {"voice-287": first["voice-287"]}
     assert not other.requests, "kept in the store"
 
 

@@ -49,9 +49,9 @@ def test_blends_are_frozen_when_they_are_made(live: Live):
     )
     assert reply.status_code == 201, reply.text
     embedding = decode_embedding(voices(live, path="/both").json()["embedding"], WIDTH).astype(np.float64)
-    exact = 0.75 * draw_embedding(7, WIDTH).astype(np.float64) + 0.25 * draw_embedding(2, WIDTH).astype(np.float64)
+    exact = 0.75 * draw_embedding(7, WIDTH).astype(np.float64) + 0.25 * draw_embedding(287, WIDTH).astype(np.float64)
     assert np.abs(embedding - exact).max() < 1e-2
-    assert live.speak(voice="blend:anna(0.75)+alloy(0.25)").headers["X-Voice-Id"] == "blend:anna@1(0.75)+voice-2(0.25)"
+    assert live.speak(voice="blend:anna(0.75)+alloy(0.25)").headers["X-Voice-Id"] == "blend:anna@1(0.75)+voice-287(0.25)"
     voices(live, "DELETE", "/anna")
     assert live.speak(voice="both").status_code == 200
     refused(live.speak(voice="blend:anna(1)+alloy(1)"), 400, "voice_not_found")

@@ -1,40 +1,12 @@
-"""Teacher: flite, which taught the demo voice that ships: how it speaks a text, and how it reads a word.
+"""Flite's dictionary: how it reads an English word that the teacher's lexicon does not have.
 
-In:    a text; a word
-Out:   samples; phones
-Owns:  one flite process per text, which ends before the function returns
-Never: torch
+In:    a word
+Out:   phones
+Never: audio
 """
 
 import ctypes
-import shutil
-import subprocess
-import tempfile
-import wave
 from functools import cache
-from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
-
-RATE = 16_000  # Hz
-VOICE = "rms"
-
-
-def speak(text: str) -> NDArray[np.float32]:
-    """Synthesises a text: samples (n,) at RATE.
-
-    Raises:
-        FileNotFoundError: there is no flite; the message names the package.
-    """
-    flite = shutil.which("flite")
-    if flite is None:
-        raise FileNotFoundError("flite is not installed: install the Debian package flite")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "spoken.wav"
-        subprocess.run([flite, "-voice", VOICE, "-t", text, "-o", str(path)], capture_output=True, check=True)
-        with wave.open(str(path)) as file:
-            return np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / np.float32(32768)
 
 
 def dictionary(word: str) -> tuple[str, ...]:
