@@ -195,8 +195,10 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def languages(args: argparse.Namespace) -> Iterable[Language]:
-    """Returns the languages that the checkpoint, or every model of the service, speaks."""
-    if args.local or args.teacher:
+    """Returns the languages that the teacher, the checkpoint, or every model of the service, speaks."""
+    if args.teacher:
+        return KINDS
+    if args.local:
         return read_capabilities(resolve(args.checkpoint, cache_home())).languages
     reply = requests.get(f"{args.url.rstrip('/')}/v1/models", timeout=TIMEOUT_S)
     reply.raise_for_status()

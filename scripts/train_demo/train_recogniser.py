@@ -81,11 +81,11 @@ def readings(folder: Path) -> Iterator[Reading]:
         for text, tokens, samples, spoken in recordings:
             spelled = [names.get(token) for token in tokens.tolist()]
             if not any("a" <= letter <= "z" for letter in text.lower()) and any(spelled):
-                numbers = np.cumsum([name is not None for name in spelled]) - 1
+                is_syllable = np.array([name is not None for name in spelled])
+                numbers = np.cumsum(is_syllable) - 1
                 at = spoken.float().numpy() + 0.5
                 token = np.clip(at.astype(int), 0, len(spelled) - 1)
-                sounds = np.array([name is not None for name in spelled])[token]
-                places = np.where(sounds, numbers[token] + np.clip(at - token, 0, 0.999), -1.0).astype(np.float32)
+                places = np.where(is_syllable[token], numbers[token] + np.clip(at - token, 0, 0.999), -1.0).astype(np.float32)
                 yield Reading(samples.numpy().astype(np.float32) / 32768, [name for name in spelled if name], places)
 
 

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -16,8 +17,9 @@ from pipeline.model.embedding import Embedding
 from pipeline.native.compiler import NativeUnavailable
 from scripts.evaluate import intelligibility as judge
 from scripts.evaluate.intelligibility import ABOVE_TEACHER, REAL_TIME_FACTOR, TEACHER, beyond
-from scripts.evaluate.listening import KINDS, language_of, syllables_of
+from scripts.evaluate.listening import KINDS, Listener, Recording, language_of, syllables_of
 from scripts.evaluate.quality_gate import WAYS, YARDSTICK, Agreement, agreement, measure, passes
+from scripts.train_demo.held_out import held_out
 from scripts.train_demo.syllable_recogniser import BLANK, as_heard, classes, decoded, labels
 from scripts.train_demo.syllables import syllables
 from scripts.train_demo.word_errors import edits
@@ -96,6 +98,14 @@ def test_every_kind_belongs_to_one_language():
 
 def test_chinese_sentences_become_syllables():
     assert syllables_of("听音乐。") == ["ting1", "yin1", "yue4"]
+
+
+@pytest.mark.slow
+def test_nothing_is_recognised_in_silence():
+    listener, silence = Listener(), Recording(np.zeros(16_000, np.float32), 16_000, 0.0)
+    first = listener.compare("mandarin", held_out("mandarin")[0], silence)
+    assert first.mistakes >= len(first.expected) - 1
+    assert listener.compare("digits", "five seven two", silence).recognised in ([], ["eight"])
 
 
 # The judge: it says no above its limits, which are the demo checkpoint's card's.
