@@ -8,7 +8,9 @@ Never: torch, files, weights (random_weights.py)
 import importlib
 import json
 import string
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pipeline.checkpoint.layout import (
@@ -54,7 +56,7 @@ class RandomModel:
     heads: int
     mlp_width: int
     llama_vocab: int
-    vocabulary: tuple[str, ...]
+    vocabulary: Callable[[], tuple[str, ...]]
     mel_decoder: ConvStack
     dvae_encoder: ConvStack
     dvae_decoder: ConvStack
@@ -65,7 +67,7 @@ class RandomModel:
     @property
     def tokens(self) -> tuple[str, ...]:
         """All tokens of the text vocabulary, in the order of their ids."""
-        return SPECIAL_TOKENS + self.vocabulary + CONTROL_TOKENS
+        return SPECIAL_TOKENS + self.vocabulary() + CONTROL_TOKENS
 
     def shapes(self) -> dict[str, Shapes]:
         """Returns file -> tensor name -> shape."""
@@ -108,7 +110,7 @@ def gpt_config(model: RandomModel) -> bytes:
 def tokenizer(model: RandomModel) -> bytes:
     """Returns a tokenizer of BERT's word pieces: lower case, spaces around CJK characters, the longest known piece first."""
     library: Any = importlib.import_module("tokenizers")  # here: every process reads RANDOM_MODELS, to find its checkpoint
-    known = SPECIAL_TOKENS + model.vocabulary
+    known = SPECIAL_TOKENS + model.vocabulary()
     tokenizer = library.Tokenizer(
         library.models.WordPiece(
             {token: index for index, token in enumerate(known)}, unk_token="[UNK]", max_input_chars_per_word=100
@@ -155,18 +157,19 @@ def _json(value: object) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n").encode()
 
 
-def _vocabulary(*, cjk: int, pairs: bool) -> tuple[str, ...]:
+def _vocabulary(*, cjk: int, pairs: bool, size: int | None = None) -> tuple[str, ...]:
     """Returns punctuation, digits and letters, the latter two also as pieces inside a word, and CJK characters.
 
     Args:
         cjk: number of CJK characters, the common ones first.
         pairs: pairs of letters are pieces too, which halves the tokens of an English word.
+        size: how many tokens to keep; None: all.
     """
     characters = [*string.digits, *string.ascii_lowercase]
     if pairs:
         characters += [first + second for first in string.ascii_lowercase for second in string.ascii_lowercase]
     punctuation = [*string.punctuation, *"，。？！：；、…—·～「」『』（）《》【】“”‘’％"]
-    return tuple(punctuation + characters + [f"##{piece}" for piece in characters] + _cjk_characters()[:cjk])
+    return tuple(punctuation + characters + [f"##{piece}" for piece in characters] + _cjk_characters()[:cjk])[:size]
 
 
 def _cjk_characters() -> list[str]:
@@ -186,7 +189,7 @@ RANDOM_MODELS = {
         heads=4,
         mlp_width=384,
         llama_vocab=LLAMA_VOCAB,
-        vocabulary=_vocabulary(cjk=COMMON_CJK, pairs=False),
+        vocabulary=partial(_vocabulary, cjk=COMMON_CJK, pairs=False),
         mel_decoder=ConvStack(inputs=64, bottleneck=32, hidden=64, outputs=64, layers=2),
         dvae_encoder=ConvStack(inputs=48, bottleneck=32, hidden=48, outputs=96, layers=2),
         dvae_decoder=ConvStack(inputs=48, bottleneck=32, hidden=48, outputs=48, layers=2),
@@ -200,7 +203,7 @@ RANDOM_MODELS = {
         heads=12,
         mlp_width=3072,
         llama_vocab=LLAMA_VOCAB_REAL,
-        vocabulary=_vocabulary(cjk=REAL_TEXT_VOCAB, pairs=True)[:REAL_VOCABULARY],
+        vocabulary=partial(_vocabulary, cjk=REAL_TEXT_VOCAB, pairs=True, size=REAL_VOCABULARY),
         mel_decoder=ConvStack(inputs=384, bottleneck=128, hidden=512, outputs=384, layers=12),
         dvae_encoder=ConvStack(inputs=512, bottleneck=128, hidden=256, outputs=1024, layers=12),
         dvae_decoder=ConvStack(inputs=512, bottleneck=128, hidden=256, outputs=512, layers=12),

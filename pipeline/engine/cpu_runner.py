@@ -33,7 +33,7 @@ from pipeline.engine.sequence import Sequence, slot_of
 from pipeline.errors import ConfigError
 from pipeline.model.cpu.native import NativeDecoder
 from pipeline.model.cpu.native_step import NativeStep
-from pipeline.model.cpu.vocabulary import Vocabulary
+from pipeline.model.cpu.vocabulary import Vocabulary, folded_heads
 from pipeline.native.compiler import NativeUnavailable
 from pipeline.native.thread_count import default_threads
 from pipeline.with_torch import torch_part
@@ -50,7 +50,8 @@ class NativeModel:
             NativeUnavailable: this machine, or a model of these dimensions, cannot use it.
         """
         self._cache = cache
-        self._vocabulary = Vocabulary(checkpoint.embed())
+        embed = checkpoint.embed()
+        self._vocabulary = Vocabulary(embed)
         self._decoder = NativeDecoder(
             checkpoint.gpt(),
             checkpoint.gpt_spec,
@@ -59,7 +60,7 @@ class NativeModel:
             weights=config.dtype if config.weights == "dtype" else config.weights,
             threads=config.threads or default_threads(),
         )
-        self._step = NativeStep(self._decoder, self._vocabulary, *state.native(), cache)
+        self._step = NativeStep(self._decoder, self._vocabulary, folded_heads(embed), *state.native(), cache)
 
     def prefill(self, sequences: Ordered[Sequence]) -> NDArray[np.float32]:
         """Computes prompts in their slots. Returns the state after each, (sequences, width)."""

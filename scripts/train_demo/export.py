@@ -17,7 +17,7 @@ import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -129,7 +129,7 @@ def load_trained(folder: Path, languages: Sequence[Language] = ("en", "zh")) -> 
         heads=size.heads,
         mlp_width=size.mlp_width,
         llama_vocab=LLAMA_VOCAB,
-        vocabulary=vocabulary(tuple(languages)),
+        vocabulary=partial(vocabulary, tuple(languages)),
         mel_decoder=ConvStack(half, BOTTLENECK, size.decoder_width, half, size.decoder_layers),
         dvae_encoder=ConvStack(WIDTH, BOTTLENECK, STACK_WIDTH, 2 * WIDTH, LAYERS),
         dvae_decoder=ConvStack(WIDTH, BOTTLENECK, STACK_WIDTH, WIDTH, LAYERS),
@@ -144,7 +144,7 @@ def export(trained: Trained, folder: Path, pronunciation: Pronunciation) -> None
     """Writes the checkpoint."""
     documents = {
         GPT_CONFIG_FILE: gpt_config(trained.recipe),
-        TOKENIZER_FILE: tokenizer(trained.recipe.vocabulary),
+        TOKENIZER_FILE: tokenizer(trained.recipe.vocabulary()),
         PRONUNCIATION_FILE: pronunciation.file(),
         TOKENIZER_CONFIG_FILE: tokenizer_config(),
         SPECIAL_TOKENS_FILE: special_tokens(),

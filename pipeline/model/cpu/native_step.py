@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pipeline.model.cpu.native import Cache, Model, NativeDecoder
 from pipeline.model.cpu.packing import Arithmetic, Product
 from pipeline.model.cpu.quantise_numpy import quantise
-from pipeline.model.cpu.vocabulary import Vocabulary
+from pipeline.model.cpu.vocabulary import Heads, Vocabulary
 from pipeline.native.memory import ALIGNMENT, PANEL, Arena, address, aligned, pack
 from pipeline.spec import CODEBOOKS
 
@@ -81,6 +81,7 @@ class NativeStep:
         self,
         decoder: NativeDecoder,
         vocabulary: Vocabulary,
+        heads: Heads,
         slots: SlotArrays,
         code: HeadArrays,
         text: HeadArrays,
@@ -103,8 +104,8 @@ class NativeStep:
         self._cache = decoder.cache(*cache)
         self._arrays: list[NDArray[Any]] = []  # every array that the structures below point into
         self._heads = (_Head * 2)(
-            self._head(vocabulary.code_heads, vocabulary.code_table, code),
-            self._head(vocabulary.text_head, vocabulary.text_table, text),
+            self._head(heads.code, vocabulary.code_table, code),
+            self._head(heads.text, vocabulary.text_table, text),
         )
         largest_vocab = max(code.noise.shape[2], text.noise.shape[2])
         draw_bytes = -(-largest_vocab * DRAW_BYTES // ALIGNMENT) * ALIGNMENT

@@ -1,8 +1,8 @@
-"""Vocabulary: turns the ids of a prompt into vectors, and holds the heads; numpy's twin of pipeline/model/embedding.py.
+"""Vocabulary: turns the ids of a prompt into vectors, and folds the heads; numpy's twin of pipeline/model/embedding.py.
 
 In:    a checkpoint's embedding part; prompts, codes
-Out:   embeddings float32; tables and heads
-Owns:  the tables and the heads, their weight norm folded once
+Out:   embeddings float32; heads
+Owns:  the tables
 Never: torch, logits: native_step.py multiplies
 
 Its numbers are torch's to the last bit: sums are added in torch's order.
@@ -10,7 +10,7 @@ Source: ChatTTS/model/embed.py; weight norm is w = g * v / |v| per row.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,15 @@ ADDED_TOGETHER = 8
 SMALLEST_NORM = np.float16(1e-12)  # as torch's: 0 in float16
 
 
+class Heads(NamedTuple):
+    """The weights of the logits of both vocabularies, their weight norm folded. Whoever packs them needs them no longer."""
+
+    code: NDArray[np.float32]  # (4 * V, width)
+    text: NDArray[np.float32]  # (text vocabulary, width)
+
+
 class Vocabulary:
-    """Tables and heads of both vocabularies: text, and four codebooks of audio codes."""
+    """Tables of both vocabularies: text, and four codebooks of audio codes."""
 
     def __init__(self, tensors: Mapping[str, NDArray[np.float32]]) -> None:
         """
@@ -33,9 +40,6 @@ class Vocabulary:
         """
         self.text_table = tensors["emb_text.weight"]  # (text vocabulary, width)
         self.code_table = np.stack([tensors[f"emb_code.{book}.weight"] for book in range(CODEBOOKS)])  # (4, V, width)
-        heads = [folded(tensors, f"head_code.{book}") for book in range(CODEBOOKS)]
-        self.code_heads = np.concatenate(heads)  # (4 * V, width)
-        self.text_head = folded(tensors, "head_text")  # (text vocabulary, width)
 
     def embed_prompt(self, prompt: Prompt) -> NDArray[np.float32]:
         """Returns the embeddings (L, width) of one prompt, its speaker normalised in float16 as upstream does."""
@@ -52,6 +56,12 @@ class Vocabulary:
         for book in range(1, CODEBOOKS):
             total += self.code_table[book][codes[:, book]]
         return total
+
+
+def folded_heads(tensors: Mapping[str, NDArray[np.float32]]) -> Heads:
+    """Returns the heads of an embedding part with upstream's names, as in Embed.safetensors."""
+    code = [folded(tensors, f"head_code.{book}") for book in range(CODEBOOKS)]
+    return Heads(np.concatenate(code), folded(tensors, "head_text"))
 
 
 def folded(tensors: Mapping[str, NDArray[np.float32]], name: str) -> NDArray[np.float32]:

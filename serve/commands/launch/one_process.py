@@ -12,6 +12,7 @@ from pathlib import Path
 import uvloop
 
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
+from pipeline.native.memory import return_large_blocks
 from pipeline.paths import cache_home
 from serve.commands.launch import open_files
 from serve.commands.launch.announce import address_here, announcement
@@ -26,6 +27,7 @@ LOG_FORMAT = "%(levelname)s %(asctime)s %(name)s: %(message)s"
 
 def main() -> int:
     """Runs the service."""
+    return_large_blocks()
     try:
         log = RunLog(sys.argv[2])
         logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, handlers=[log.handler])

@@ -1,6 +1,6 @@
 """The native step against torch's sampler: the same tokens for any logits and any wishes, each row its own."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -13,6 +13,7 @@ from pipeline.checkpoint.weights import Checkpoint
 from pipeline.model.cpu.native import NativeDecoder
 from pipeline.model.cpu.native_step import HeadArrays, NativeStep, SlotArrays
 from pipeline.model.cpu.packing import Weights
+from pipeline.model.cpu.vocabulary import Heads
 from pipeline.model.gpt import KeysValues
 from pipeline.model.quantise import dequantise, quantise
 from pipeline.model.sampling import RowParams, draw, filter_logits, penalty_powers
@@ -30,9 +31,9 @@ pytestmark = needs_native
 
 @dataclass(frozen=True, eq=False)
 class Vocabularies:
-    """What a NativeStep takes of a Vocabulary."""
+    """What a NativeStep takes of a Vocabulary, and its heads."""
 
-    code_heads: torch.Tensor
+    code_head: torch.Tensor
     text_head: torch.Tensor
     code_table: torch.Tensor
     text_table: torch.Tensor
@@ -114,7 +115,8 @@ def make_step(
 ) -> NativeStep:
     return NativeStep(
         decoder,
-        SimpleNamespace(**{field.name: getattr(vocabularies, field.name).numpy() for field in fields(vocabularies)}),
+        SimpleNamespace(code_table=vocabularies.code_table.numpy(), text_table=vocabularies.text_table.numpy()),
+        Heads(vocabularies.code_head.numpy(), vocabularies.text_head.numpy()),
         SlotArrays(**as_arrays(slots)),
         HeadArrays(**as_arrays(vars(code))),
         HeadArrays(**as_arrays(vars(text))),
@@ -263,7 +265,7 @@ def test_heads_beside_weights_of_four_bits_have_eight(demo):
         for weight in (head, dequantise(*quantise(head)))
     )
     cache = KeysValues(bench.cache.keys.bfloat16(), bench.cache.values.bfloat16())
-    vocabularies = replace(bench.vocabularies, code_heads=head)
+    vocabularies = replace(bench.vocabularies, code_head=head)
     make_step(make_decoder(demo, "int4"), vocabularies, vars(bench.slots), bench.code, bench.text, cache)(0)
     assert torch.equal(bench.slots.out_tokens[0], rounded)
     assert not torch.equal(rounded, exact)

@@ -17,7 +17,7 @@ from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.errors import CheckpointError
 from pipeline.model.cpu import four_bit, native
 from pipeline.model.cpu.quantise_numpy import quantise
-from pipeline.model.cpu.vocabulary import Vocabulary
+from pipeline.model.cpu.vocabulary import Heads, Vocabulary, folded_heads
 from pipeline.native.compiler import library
 from serve.commands.weights.pack_checkpoint import main, pack
 from tests.support.effort import examples
@@ -73,8 +73,8 @@ def test_the_engine_rounds_the_same_bytes_from_the_smaller_files(source: Checkpo
     ours, theirs = Vocabulary(small.embed()), Vocabulary(source.embed())
     assert np.array_equal(ours.text_table, theirs.text_table)
     assert np.array_equal(ours.code_table, theirs.code_table)
-    for head in ("code_heads", "text_head"):
-        both = [getattr(one, head) for one in (ours, theirs)]
+    smaller, larger = folded_heads(small.embed()), folded_heads(source.embed())
+    for head, *both in zip(Heads._fields, smaller, larger, strict=True):
         both = list(map(quantise, both)) if weights == "int4" else [(one,) for one in both]
         assert all(np.array_equal(one, other) for one, other in zip(*both, strict=True)), head
     assert set(SMALL_FILES) < set(verify_files(small.root)), "whole without the full vocoder"
