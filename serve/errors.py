@@ -7,6 +7,7 @@ Never: a client's text in a message, FastAPI's own error shapes
 
 import errno
 import math
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -49,6 +50,9 @@ from pipeline.errors import (
     VoiceExists,
     WorkerDied,
 )
+
+MOST_SPREAD = 0.5
+LONGEST_SPREAD_S = 60.0  # a longer wait is that of a key's own quota
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +135,34 @@ class ApiError(Exception):
             }
         }
 
-    def reply_headers(self) -> dict[str, str]:
-        """Returns the headers: `Retry-After` for 429 and 503, `x-should-retry: false` if a retry cannot help."""
+    def wait_s(self, spread: float = 0.0) -> float | None:
+        """Returns when to try again [s]; None: it is neither a 429 nor a 503.
+
+        Args:
+            spread: share of a short wait to add: clients that were refused together should not come back together.
+        """
+        if self.spec.status not in (429, 503):
+            return None
+        wait_s = self.spec.retry_after_s or 1.0
+        return wait_s * (1 + spread) if wait_s <= LONGEST_SPREAD_S else wait_s
+
+    def reply_headers(self, spread: float = 0.0) -> dict[str, str]:
+        """Returns the headers: `Retry-After` for 429 and 503, `x-should-retry: false` if a retry cannot help.
+
+        Args:
+            spread: as of `wait_s`.
+        """
         headers = dict(self.headers)
-        if self.spec.status in (429, 503):
-            headers["Retry-After"] = str(max(1, math.ceil(self.spec.retry_after_s or 1)))
+        if (wait_s := self.wait_s(spread)) is not None:
+            headers |= {"Retry-After": str(max(1, math.ceil(wait_s))), "Retry-After-Ms": str(math.ceil(1000 * wait_s))}
         if not self.spec.retry_helps:
             headers["x-should-retry"] = "false"
         return headers
+
+
+def retry_spread() -> float:
+    """Returns the `spread` of one reply."""
+    return random.uniform(0, MOST_SPREAD)
 
 
 def not_finished(total_s: float) -> DeadlineExceeded:

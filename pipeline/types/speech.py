@@ -70,6 +70,11 @@ class LoadReport:
     build: str = ""
     """the fingerprint of what it generates"""
 
+    @property
+    def sequences(self) -> int:
+        """How many run or wait."""
+        return self.running + self.waiting
+
     def step_s(self, rows: int) -> float:
         """Returns how long a step takes [s]."""
         return self.fixed_s + self.row_s * min(rows, self.usable)

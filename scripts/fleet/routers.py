@@ -83,7 +83,7 @@ class NullAcoustic(AcousticStage):
             factory=lambda config, checkpoint: NullRunner(config.slots, config.steps_per_round, step_s),
         )
         self._tracing = Tracing(None, deployment, self._context.replica)
-        self._vocoder, self._fingerprint, self._load = None, "null", EngineLoad(STEPS_PER_ROUND)
+        self._vocoder, self._fingerprint, self._load = None, "null", EngineLoad()
 
     def check_health(self) -> None:
         """Raises EngineDead if the engine has died."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipeline.voices.voice_names import display_name
-from serve.errors import to_api_error
+from serve.errors import retry_spread, to_api_error
 from serve.http.ignored_fields import named_fields
 from serve.http.session import Message
 from serve.speech.conversation.conversation_events import (
@@ -63,9 +63,9 @@ def error_message(error: BaseException, request_id: str, context: str | None = N
 def error_fields(error: BaseException, request_id: str) -> Message:
     """Returns the status that HTTP has for an error, when to try again, and the envelope."""
     refusal = to_api_error(error)
-    spec = refusal.spec
-    retry = {"retry_after_s": spec.retry_after_s or 1.0} if spec.status in (429, 503) else {}
-    return {"status": spec.status, **retry, **refusal.body(request_id)}
+    wait_s = refusal.wait_s(retry_spread())
+    retry = {} if wait_s is None else {"retry_after_s": round(wait_s, 3)}
+    return {"status": refusal.spec.status, **retry, **refusal.body(request_id)}
 
 
 def _spoken(spoken: PartSpoken) -> Iterator[Message]:

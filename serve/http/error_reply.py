@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from starlette.responses import JSONResponse
 
-from serve.errors import to_api_error
+from serve.errors import retry_spread, to_api_error
 from serve.http.protocol import Protocol
 
 NOT_STORED = {"cache-control": "no-store"}
@@ -27,7 +27,7 @@ def error_reply(
     """
     refusal = to_api_error(error)
     form = protocol.error(refusal, request_id)
-    own = {name.lower(): value for name, value in refusal.reply_headers().items()}
+    own = {name.lower(): value for name, value in refusal.reply_headers(retry_spread()).items()}
     return JSONResponse(form.body, form.status, {**form.headers, **NOT_STORED, **own, **(headers or {})})
 
 

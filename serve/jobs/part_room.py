@@ -59,7 +59,7 @@ class PartRoom:
         if not self._is_auto:
             return int(self._most)
         reports = list(self._reports())
-        others = max(0, sum(report.running + report.waiting for report in reports) - self.speaking)
+        others = max(0, sum(report.sequences for report in reports) - self.speaking)
         free = int(sum(map(rows_to_fill, reports))) - others if reports else FIRST
         return max(1, min(free, int(self._most), self._ceiling))
 

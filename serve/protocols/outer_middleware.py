@@ -45,7 +45,7 @@ MOST_HEADER_BYTES = 32 << 10
 TOO_LARGE = bad_request("headers_too_large", f"the headers are larger than {MOST_HEADER_BYTES} bytes", status=431)
 LOG = logging.getLogger("ray.serve.chattts")
 
-KEPT = ("retry-after", "x-request-id")
+KEPT = ("retry-after", "retry-after-ms", "x-request-id")
 METHOD, PATH = "POST", "/v1/audio/speech"
 
 

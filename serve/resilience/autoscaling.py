@@ -78,12 +78,14 @@ class Growth:
 
 
 class EngineLoad:
-    """Load of an engine: computed steps and predicted waiting steps, over the steps per second it can compute."""
+    """Load of an engine: the share of its time that its steps and prompts take, and how long the waiting steps would.
 
-    def __init__(self, steps_per_round: int) -> None:
-        self._steps_per_round = steps_per_round
+    Steps count by the highest rate: where a row is dear, a few of them fill an engine, and its free slots promise nothing.
+    """
+
+    def __init__(self) -> None:
         self._waiting_steps = 0
-        self._computed = Growth()
+        self._steps, self._prefill = Growth(), Growth()
 
     @contextmanager
     def waiting(self, predicted_steps: int) -> Generator["Waiting", None, None]:
@@ -99,18 +101,19 @@ class EngineLoad:
         """Removes steps from those that wait."""
         self._waiting_steps -= predicted_steps
 
-    def measure(self, stats: Mapping[str, Any], now: float) -> Load:
+    def measure(self, stats: Mapping[str, Any], capacity: float, now: float) -> Load:
         """Returns the load since the last call.
 
         Args:
             stats: EngineStats as a mapping.
+            capacity: LoadReport's: steps per second with all slots taken; 0: unknown.
             now: monotonic time [s].
         """
-        slots, round_s = stats["slots_usable"], stats["round_s"]
-        steps_per_s = slots * self._steps_per_round / round_s if round_s > 0 else math.inf
-        computed = self._computed.per_s(stats["steps"], now) / steps_per_s
+        step_s = 1 / capacity if capacity else 0.0
+        working = self._steps.per_s(stats["steps"], now) * step_s + self._prefill.per_s(stats["prefill_s"], now)
         # A slot whose client is slow computes nothing and is occupied all the same.
-        return Load(max(computed, min(1.0, stats["slots_used"] / slots)), self._waiting_steps / steps_per_s)
+        occupied = stats["slots_used"] / stats["slots_usable"]
+        return Load(max(min(working, 1.0), min(occupied, 1.0)), self._waiting_steps * step_s)
 
 
 class Waiting:

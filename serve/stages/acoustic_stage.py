@@ -131,12 +131,12 @@ class AcousticStage:
             self._fingerprint += f"-{self._vocoder.fingerprint}"
         await self._engine.warm_up(warm_up_prompt())
         await asyncio.to_thread(return_free_memory)
-        self._load = EngineLoad(config.steps_per_round)
+        self._load = EngineLoad()
         self._latest = Load()
 
         def update() -> None:
             stats = asdict(self._engine.stats())
-            self._latest = self._load.measure(stats, time.monotonic())
+            self._latest = self._load.measure(stats, self._engine.load_report().capacity, time.monotonic())
             metrics.update(stats, config.steps_per_round, self._latest)
             if self._vocoder is not None:
                 self._vocoder.update_metrics()

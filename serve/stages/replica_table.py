@@ -162,7 +162,7 @@ class ReplicaTable:
         def rank(name: str) -> tuple[bool, float, float]:
             count, report = calls(name), self._reports.get(name) or usual
             if count is None:
-                count = report.running + report.waiting if report is not None and self._is_latest(name, now) else 0
+                count = report.sequences if report is not None and self._is_latest(name, now) else 0
             refusal = self._refusals.get((name, lane))
             is_full = refusal is not None and refusal.until > now
             if report is None:

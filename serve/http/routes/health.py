@@ -52,10 +52,9 @@ async def cell(services: RequestServices) -> Response:
 def cell_state(reports: Iterable[LoadReport]) -> Mapping[str, Any]:
     """Returns the builds, the share of slots that are free, and the wait for one by lane [s]; all free before any report."""
     known = list(reports)
-    slots, busy = sum(report.usable for report in known), sum(report.running + report.waiting for report in known)
+    slots, busy = sum(report.usable for report in known), sum(report.sequences for report in known)
     waits = {
-        lane.value: min((report.first_audio_s(report.running + report.waiting, lane, 0) for report in known), default=0.0)
-        for lane in Lane
+        lane.value: min((report.first_audio_s(report.sequences, lane, 0) for report in known), default=0.0) for lane in Lane
     }
     return {
         "builds": sorted({report.build for report in known} - {""}),

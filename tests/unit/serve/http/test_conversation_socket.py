@@ -183,7 +183,7 @@ def test_what_is_wrong_is_refused_in_words_and_the_socket_stays(live):
         for number in range(20):
             client.say("open", context=f"c{number}")
         refused = [event for event in (client.hear() for _ in range(20)) if event["type"] == "refused"]
-        assert [event["retry_after_s"] for event in refused] == [1.0] * 13
+        assert [1 <= event["retry_after_s"] <= 1.5 for event in refused] == [True] * 13
         client.say("text", text="x" * 16_385)
         assert client.hear()["error"]["code"] == "overloaded"
 

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serve.jobs.part_room import rows_to_fill
 from serve.resilience.autoscaling import BACKLOG_S, BUSY, EngineLoad, Load, StepBacklogPolicy, TextLoad, VocoderLoad
+from tests.support.factories import make_report
 
 SHARES = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 
@@ -84,37 +86,54 @@ def test_values_out_of_range_are_named(wrong: dict[str, float]):
         StepBacklogPolicy(**wrong)
 
 
-ENGINE = {"slots_usable": 8, "slots_used": 0, "round_s": 0.1, "steps": 0}  # 4 steps a round: 320 steps a second
+ENGINE = {"slots_usable": 8, "slots_used": 0, "steps": 0, "prefill_s": 0.0}
+CAPACITY = 320.0  # steps a second
 
 
-def test_an_engine_is_busy_by_the_steps_it_makes():
-    load = EngineLoad(steps_per_round=4)
-    assert load.measure(ENGINE, now=10.0) == Load(0.0, 0.0)
-    assert load.measure({**ENGINE, "steps": 160}, now=11.0).busy == pytest.approx(0.5)
-    assert load.measure({**ENGINE, "steps": 160}, now=12.0).busy == 0
+def test_an_engine_is_busy_by_the_time_that_steps_and_prompts_take():
+    load = EngineLoad()
+    assert load.measure(ENGINE, CAPACITY, now=10.0) == Load(0.0, 0.0)
+    assert load.measure({**ENGINE, "steps": 160}, CAPACITY, now=11.0).busy == pytest.approx(0.5)
+    assert load.measure({**ENGINE, "steps": 240, "prefill_s": 0.1}, CAPACITY, now=12.0).busy == pytest.approx(0.35)
+    assert load.measure({**ENGINE, "steps": 240, "prefill_s": 0.1}, CAPACITY, now=13.0).busy == 0
+    assert load.measure({**ENGINE, "steps": 900, "prefill_s": 0.9}, CAPACITY, now=14.0).busy == 1, "two threads overlap"
 
 
 def test_an_engine_whose_slots_are_held_by_slow_listeners_is_busy():
-    assert EngineLoad(4).measure({**ENGINE, "slots_used": 6}, now=1.0).busy == 0.75
+    assert EngineLoad().measure({**ENGINE, "slots_used": 6}, CAPACITY, now=1.0).busy == 0.75
+    assert EngineLoad().measure({**ENGINE, "slots_used": 9}, CAPACITY, now=1.0).busy == 1, "the pace has become slower"
 
 
 def test_what_waits_is_predicted_steps_over_steps_a_second():
-    load = EngineLoad(steps_per_round=4)
+    load = EngineLoad()
     with load.waiting(320) as first:
         with load.waiting(640):
-            assert load.measure(ENGINE, now=1.0).backlog_s == pytest.approx(3.0)
+            assert load.measure(ENGINE, CAPACITY, now=1.0).backlog_s == pytest.approx(3.0)
         # A reader that has left waits no longer.
-        assert load.measure(ENGINE, now=2.0).backlog_s == pytest.approx(1.0)
+        assert load.measure(ENGINE, CAPACITY, now=2.0).backlog_s == pytest.approx(1.0)
         first.begun()
         first.begun()
-        assert load.measure(ENGINE, now=3.0).backlog_s == 0
-    assert load.measure(ENGINE, now=4.0).backlog_s == 0
+        assert load.measure(ENGINE, CAPACITY, now=3.0).backlog_s == 0
+    assert load.measure(ENGINE, CAPACITY, now=4.0).backlog_s == 0
 
 
 def test_before_its_first_round_an_engine_promises_nothing():
-    load = EngineLoad(1)
+    load = EngineLoad()
     with load.waiting(100):
-        assert load.measure({**ENGINE, "round_s": 0.0}, now=1.0) == Load(0.0, 0.0)
+        assert load.measure(ENGINE, 0.0, now=1.0) == Load(0.0, 0.0)
+
+
+@given(st.sampled_from([8, 16, 24, 48, 64, 256]), st.floats(1e-3, 0.1), st.floats(0.05, 2.0))
+def test_books_that_fill_an_engine_ask_for_another_replica(slots: int, fixed_s: float, row_share: float):
+    """Whatever a row costs: where it is dear, few rows fill the engine, and most of its slots are free."""
+    report = make_report("r", usable=slots, fixed_s=fixed_s, row_s=row_share * fixed_s)
+    rows = max(1, int(rows_to_fill(report)))
+    steps_per_s, load = rows / report.step_s(rows), EngineLoad()
+    load.measure({**ENGINE, "slots_usable": slots, "slots_used": rows}, report.capacity, now=0.0)
+    busy = load.measure(
+        {**ENGINE, "slots_usable": slots, "slots_used": rows, "steps": 10 * steps_per_s}, report.capacity, now=10.0
+    ).busy
+    assert target_of(StepBacklogPolicy(), [busy]) == 2
 
 
 def test_a_vocoder_is_busy_while_it_calls_and_waits_by_calls():
