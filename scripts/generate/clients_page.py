@@ -36,15 +36,14 @@ def files() -> dict[Path, str]:
 
 
 def _table() -> str:
-    """Returns a row for each address that a package called."""
+    """Returns a row for each package: what it called."""
     lines = REQUIREMENTS.read_text(encoding="utf-8").splitlines()
     versions = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
-    rows = {
-        f"| `{package}` {versions[package]} | {address} |"
-        for scenario, package in CLIENTS.items()
-        for address in _addresses(TRANSCRIPTS / f"default_{scenario}.json")
-    }
-    return "\n".join(["| package | called |", "|---|---|", *sorted(rows)])
+    called: dict[str, set[str]] = {package: set() for package in CLIENTS.values()}
+    for scenario, package in CLIENTS.items():
+        called[package].update(_addresses(TRANSCRIPTS / f"default_{scenario}.json"))
+    rows = [f"| `{package}` {versions[package]} | {', '.join(sorted(called[package]))} |" for package in sorted(called)]
+    return "\n".join(["| package | called |", "|---|---|", *rows])
 
 
 def _addresses(path: Path) -> list[str]:

@@ -118,13 +118,16 @@ class DeepgramSession(SpeakSession):
         self._flushes: deque[int] = deque()
         """for each flush that is not confirmed, how many parts were complete with it; at most MOST_FLUSHES"""
         self._confirmed = 0  # flushes and interruptions, which share their numbers
+        self._is_closing = False  # whether the socket closes behind the last of these flushes
 
     def _greeting(self, uuid: str) -> Message:
         return {"type": "Metadata", "model_uuid": uuid}
 
     async def obey(self, frame: str, conversation: Conversation) -> Message | None:
-        """As Session says; a flush of what is spoken already is confirmed at once."""
+        """As Session says; a flush of what is spoken already is confirmed at once, and a close behind what was flushed."""
         message = read_fields(DeepgramMessage, parse_object(frame))
+        if self._is_closing and message.type in ("Speak", "Flush"):
+            raise bad_request("socket_closing", "the socket is closing: it takes no more text")
         if (message.text is None) is (message.type == "Speak"):
             raise bad_request(
                 "missing_field" if message.text is None else "unknown_field", "text belongs to Speak", param="text"
@@ -137,12 +140,14 @@ class DeepgramSession(SpeakSession):
                 await conversation.add(CONTEXT, message.text or "")
             case "Flush":
                 return self._flush(conversation)
-            case "Clear":
+            case "Close" if self._flushes and not self._is_closing:
+                self._is_closing = True
+            case "Clear" if not self._is_closing:
                 self._flushes.clear()
                 if not conversation.is_open(CONTEXT):
                     return self._confirmation("Cleared")
                 await conversation.cancel(CONTEXT, None)
-            case "Close":
+            case "Clear" | "Close":
                 self.over = NORMAL, ""
         return None
 
@@ -179,6 +184,8 @@ class DeepgramSession(SpeakSession):
         while self._flushes and self._flushes[0] <= self._done:
             self._flushes.popleft()
             yield self._confirmation("Flushed")
+        if self._is_closing and not self._flushes:
+            self.over = NORMAL, ""
 
     def _confirmation(self, kind: str) -> Message:
         self._confirmed += 1

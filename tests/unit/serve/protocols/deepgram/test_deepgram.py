@@ -186,7 +186,27 @@ def test_an_interruption_frees_the_model_and_nothing_old_is_heard_behind_it():
         assert (audio, flushed["sequence_id"]) == (live.speak(seed=7).content, 3)
 
 
-def test_a_close_ends_at_once_what_is_spoken():
+def test_a_close_ends_behind_what_was_flushed(live: Live):
+    """As the example of Deepgram's package has it: it says all that it has to say, and listens then."""
+    whole = live.speak(seed=7).content
+    with talking(live) as client:
+        client.until("Metadata")
+        for text in ("Hello there.", "And again."):
+            client.say("Speak", text=text)
+            client.say("Flush")
+        client.say("Speak", text="Never flushed.")
+        client.say("Close")
+        heard: list[bytes | dict[str, Any]] = []
+        with suppress(ConnectionClosed):
+            while True:
+                heard.append(client.hear())
+        assert [one["type"] for one in heard if not isinstance(one, bytes)] == ["Flushed", "Flushed"]
+        assert sum(len(one) for one in heard if isinstance(one, bytes)) == 2 * len(whole)
+        assert client.connection.close_code == 1000
+
+
+@pytest.mark.parametrize("last", ["Close", "Clear"])
+def test_a_second_close_or_an_interruption_behind_it_ends_at_once(last: str):
     speaker = Speaker(chunks=None, pause_s=0.01)
     with serving(make_services(speaker)) as live, talking(live) as client:
         client.until("Metadata")
@@ -194,8 +214,21 @@ def test_a_close_ends_at_once_what_is_spoken():
         client.say("Flush")
         client.hear()
         client.say("Close")
+        client.say("Flush")
+        while isinstance(warning := client.hear(), bytes):
+            pass
+        assert warning["code"] == "SOCKET_CLOSING"
+        client.say(last)
         assert client.closed() == 1000
         assert speaker.last_closed.wait(30)
+
+
+def test_a_close_ends_at_once_where_nothing_was_flushed(live: Live):
+    with talking(live) as client:
+        client.until("Metadata")
+        client.say("Speak", text="Hello there")
+        client.say("Close")
+        assert client.closed() == 1000
 
 
 def test_a_message_that_is_wrong_is_a_warning_and_the_socket_stays(live: Live):
