@@ -28,6 +28,7 @@ from serve.config.stores import redis_url, store_url
 FOREIGN_MODELS = (
     *("orpheus", "canopylabs/orpheus-3b-0.1-ft", "hexgrad/Kokoro-82M", "speaches-ai/Kokoro-82M-v1.0-ONNX", "fishaudio/s2-pro"),
     *("Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice", "Qwen/Qwen3-TTS-12Hz-0.6B-CustomVoice", "Qwen/Qwen3-TTS-12Hz-1.7B-VoiceDesign"),
+    *("tts", "tts-hd"),  # of Azure's deployments
     *("nari-labs/Dia-1.6B-0626", "nari-labs/Dia2-2B", "ResembleAI/chatterbox", "openbmb/VoxCPM2", "vibevoice", "speech-1"),
 )
 """ids of the first examples of other servers, which their clients are fixed on"""

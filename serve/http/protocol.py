@@ -43,7 +43,7 @@ class Protocol:
     paths: tuple[str, ...] = ()
     """of requests that are its own, with all paths below them"""
     shared_paths: tuple[str, ...] = ()
-    """of requests that are its own if they have the headers of its clients, as those are that no route takes"""
+    """of requests that are its own, with all paths below them, if they have the headers of its clients"""
     is_known_by: Callable[[Headers], bool] = lambda headers: False
     routers: tuple[str, ...] = ()
     """modules with a `router` each, in the order in which they are tried"""
@@ -56,8 +56,7 @@ class Protocol:
 
     def owns(self, path: str, headers: Headers) -> bool:
         """True if a request is of this protocol."""
-        is_below = any(path == own or path.startswith(f"{own}/") for own in self.paths)
-        return is_below or (path in self.shared_paths and self.is_known_by(headers))
+        return _is_below(path, self.paths) or (_is_below(path, self.shared_paths) and self.is_known_by(headers))
 
     def close_code(self, refusal: ApiError) -> int:
         """Returns the code with which a socket closes for this reason."""
@@ -83,6 +82,10 @@ class Protocols:
         protocol, headers = self.of(scope), Headers(scope=scope)
         asking = (one for one in self._protocols if one.is_known_by(headers))
         return next(asking, protocol) if protocol is self._protocols[-1] else protocol
+
+
+def _is_below(path: str, parents: tuple[str, ...]) -> bool:
+    return any(path == parent or path.startswith(f"{parent}/") for parent in parents)
 
 
 def path_in(scope: Scope) -> str:

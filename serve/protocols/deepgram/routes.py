@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from pipeline.voices.voice_names import display_name
 from serve.access.api_keys import Scope
 from serve.access.single_use_tokens import TTL_S
+from serve.errors import bad_request
 from serve.http.conversation_socket import ConversationSocket
 from serve.http.dependencies import RequestServices, shared_route
 from serve.http.middleware import caller_of, request_id_of
@@ -66,24 +67,35 @@ async def grant(request: Request, services: RequestServices) -> dict[str, str | 
 
 @any_key
 async def models(services: RequestServices) -> dict[str, Any]:
-    selector, infos = services.speech.models, services.voices.library.list()
-    return {
-        "stt": [],
-        "tts": [
-            {
-                "name": info.title or info.name,
-                "canonical_name": info.name,
-                "architecture": selector.ids[0],
-                "languages": list(info.languages or selector.languages()),
-                "version": selector.ids[0],
-                "uuid": model_uuid(info.name, selector.ids[0]),
-            }
-            for info in infos
-        ],
-    }
+    return {"stt": [], "tts": voices_of(services)}
 
 
-router.add_api_route("/v1/models", models, include_in_schema=False, route_class_override=shared_route(PROTOCOL))
+@any_key
+async def model(uuid: str, services: RequestServices) -> dict[str, Any]:
+    found = next((voice for voice in voices_of(services) if voice["uuid"] == uuid), None)
+    if found is None:
+        raise bad_request("model_not_found", "no such model; GET /v1/models lists them", status=404)
+    return found
+
+
+def voices_of(services: Services) -> list[dict[str, Any]]:
+    """Returns all voices that have a name, which are the models of this protocol."""
+    selector = services.speech.models
+    return [
+        {
+            "name": info.title or info.name,
+            "canonical_name": info.name,
+            "architecture": selector.ids[0],
+            "languages": list(info.languages or selector.languages()),
+            "version": selector.ids[0],
+            "uuid": model_uuid(info.name, selector.ids[0]),
+        }
+        for info in services.voices.library.list()
+    ]
+
+
+for path, listed in (("/v1/models", models), ("/v1/models/{uuid}", model)):
+    router.add_api_route(path, listed, include_in_schema=False, route_class_override=shared_route(PROTOCOL))
 
 
 @router.websocket(PATH)

@@ -5,7 +5,7 @@ Out:   mappings; ApiError
 Never: a number that means nothing here: settings without effect are null
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -63,25 +63,24 @@ def voice_card(info: VoiceInfo, models: ModelSelector) -> dict[str, Any]:
 
 
 def page_of(
-    cards: Sequence[Mapping[str, Any]], query: Mapping[str, str], voice_ids: Sequence[str]
+    infos: Iterable[VoiceInfo], models: ModelSelector, query: Mapping[str, str], names: Container[str] | None
 ) -> tuple[dict[str, Any], list[str]]:
     """Returns one page of GET /v2/voices, and the fields of the query without effect.
 
     Args:
-        voice_ids: every value of that name in the query.
+        names: of the voices that are asked for; None: all.
 
     Raises:
         ApiError: 400, a field is wrong.
     """
     options = read_values(VoicesQuery, dict(query))
-    requested = {name for value in voice_ids for name in value.split(",")}
+    cards = [(info, voice_card(info, models)) for info in infos if names is None or info.name in names]
     matches = [
         card
-        for card in cards
-        if options.search.lower() in f"{card['name']} {card['description']} {card['labels']['language']}".lower()
+        for info, card in cards
+        if options.search.lower() in " ".join(words_of(info, card)).lower()
         and options.category in (None, card["category"])
         and _STORED.get(options.voice_type or "", card["is_owner"]) == card["is_owner"]
-        and (not requested or card["voice_id"] in requested)
     ]
     if options.sort is not None:
         by = options.sort
@@ -97,6 +96,12 @@ def page_of(
         **({"total_count": len(matches)} if options.include_total_count else {}),
     }
     return page, list(options.model_extra or {})
+
+
+def words_of(info: VoiceInfo, card: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what a search looks through: every name of a voice, and what its card says about it."""
+    yield from (info.name, *info.aliases, card["name"], info.description, card["category"])
+    yield from card["labels"].values()
 
 
 def model_cards(models: ModelSelector, limits: LimitsConfig) -> list[dict[str, Any]]:

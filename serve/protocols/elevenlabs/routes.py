@@ -5,6 +5,7 @@ Out:   audio, JSON and messages as ElevenLabs' clients read them
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,9 @@ from fastapi import APIRouter, Request, WebSocket
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict
 
+from pipeline.errors import InvalidRequest
+from pipeline.voices.catalogue import VoiceInfo
+from pipeline.voices.library import VoiceLibrary
 from serve.access.api_keys import Scope
 from serve.errors import bad_request
 from serve.http.connection import Connection
@@ -94,7 +98,10 @@ async def voices(services: RequestServices) -> dict[str, Any]:
 @router.get("/v2/voices", responses=REFUSED)
 @any_key
 async def voices_page(request: Request, services: RequestServices) -> Response:
-    page, ignored = page_of(cards(services), request.query_params, request.query_params.getlist("voice_ids"))
+    query, library = request.query_params, services.voices.library
+    asked_for = [name for value in query.getlist("voice_ids") for name in value.split(",")]
+    names = {info.name for name in asked_for for info in infos_of(name, library)} if asked_for else None
+    page, ignored = page_of(library.list(), services.speech.models, query, names)
     return JSONResponse(page, headers={"X-Ignored-Fields": ignored_header(ignored)} if ignored else {})
 
 
@@ -171,10 +178,18 @@ def card_of(name: str, services: Services) -> dict[str, Any]:
     Raises:
         UnknownVoice, ApiError
     """
-    library = services.voices.library
-    canonical = library.canonical(name)
-    voice = library.find(name)
-    infos = [library.info(voice)] if voice is not None else [info for info in library.list() if info.name == canonical]
+    services.voices.library.canonical(name)
+    infos = infos_of(name, services.voices.library)
     if not infos:
         raise bad_request("voice_not_found", "no voice of that id is listed; GET /v1/voices lists them", status=404)
     return voice_card(infos[0], services.speech.models)
+
+
+def infos_of(name: str, library: VoiceLibrary) -> list[VoiceInfo]:
+    """Returns the voice that is listed, by any of its names; nothing if there is none."""
+    if (stored := library.find(name)) is not None:
+        return [library.info(stored)]
+    with suppress(InvalidRequest):
+        canonical = library.canonical(name)
+        return [info for info in library.list() if info.name == canonical]
+    return []

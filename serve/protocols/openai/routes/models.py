@@ -38,6 +38,11 @@ async def model(name: str, services: RequestServices) -> dict[str, Any]:
     return model_card(name, services.speech.models)
 
 
+for prefix in ("/openai/v1", "/openai"):  # of Azure's clients
+    router.add_api_route(f"{prefix}/models", models, include_in_schema=False)
+    router.add_api_route(f"{prefix}/models/{{name}}", model, include_in_schema=False)
+
+
 def model_card(name: str, models: ModelSelector) -> dict[str, Any]:
     """Returns a model in OpenAI's shape, with the licence of its weights and the languages it speaks."""
     weights = models.licence(name)

@@ -62,9 +62,13 @@ def test_a_part_of_json_that_is_a_file_is_text(live: Live):
 def test_keys_where_the_clients_of_others_send_them(store: Store):
     key, _ = add(store)
     with guarded(Authenticator(ring_of(store))) as live:
-        azure = f"{live.url}/openai/deployments/tts-1/audio/speech?api-version=2025-04-01-preview"
-        assert requests.post(azure, json=json.loads(BODY), headers={"api-key": key}, timeout=60).status_code == 200
-        assert requests.post(azure, json=json.loads(BODY), headers={"api-key": "ck-wrong"}, timeout=60).status_code == 401
+        for speech in ("v1/audio/speech", "deployments/tts-1/audio/speech?api-version=2025-04-01-preview"):
+            azure = f"{live.url}/openai/{speech}"
+            assert requests.post(azure, json=json.loads(BODY), headers={"api-key": key}, timeout=60).status_code == 200
+            assert requests.post(azure, json=json.loads(BODY), headers={"api-key": "ck-wrong"}, timeout=60).status_code == 401
+        for models in ("v1/models", "models?api-version=2025-04-01-preview"):
+            azure = f"{live.url}/openai/{models}"
+            assert requests.get(azure, headers={"api-key": key}, timeout=60).json()["object"] == "list"
         path = f"{live.url.replace('http', 'ws')}/v1/text-to-speech/alloy/stream-input?output_format=pcm_24000"
         for name in ("xi-api-key", "xi_api_key", "authorization"):
             with connect(f"{path}&{name}={key}") as client:
@@ -82,6 +86,8 @@ def test_an_unknown_path_is_refused_in_the_words_of_its_protocol(live: Live):
         ("/v1/nothing/at/all", {"xi-api-key": "none"}, lambda body: body["detail"]["status"]),
         ("/v1/text-to-speech/a/b/c", {}, lambda body: body["detail"]["status"]),
         ("/v1/listen", {"Authorization": "Token none"}, lambda body: body["err_code"].lower()),
+        ("/v1/models/nobody", {"Authorization": "Token none"}, lambda body: body["err_code"].lower().replace("model_", "")),
+        ("/v1/models/nobody", {"xi-api-key": "none"}, lambda body: body["detail"]["status"]),
         ("/v1/auth/grant/x", {}, lambda body: body["err_code"].lower()),
         ("/v1/nothing", {}, lambda body: body["error"]["code"]),
     ):
@@ -94,6 +100,9 @@ def test_each_protocol_has_its_own_list_of_models(live: Live):
 
     deepgram = models(Authorization="Token none")
     assert [voice["canonical_name"] for voice in deepgram["tts"]] == ["default", "calm"]
+    calm = deepgram["tts"][1]
+    one = requests.get(f"{live.url}/v1/models/{calm['uuid']}", headers={"Authorization": "Token none"}, timeout=60)
+    assert one.json() == calm
     assert deepgram["stt"] == []
     assert isinstance(models(**{"xi-api-key": "none"}), list)
     assert models(Authorization="Bearer none")["object"] == "list"  # type: ignore[index]

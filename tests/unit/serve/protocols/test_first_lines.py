@@ -27,6 +27,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         "/openai/deployments/tts/audio/speech?api-version=2025-04-01-preview",
         {"model": "tts-1-hd", "input": "I am a model.", "voice": "alloy"},
     ),
+    "Azure OpenAI, version 1": ("/openai/v1/audio/speech", {"model": "tts-hd", "input": "I am a model.", "voice": "alloy"}),
     "Kokoro-FastAPI": (
         SPEECH,
         {"model": "kokoro", "input": "Hello world!", "voice": "af_bella", "response_format": "mp3", "speed": 1.0},

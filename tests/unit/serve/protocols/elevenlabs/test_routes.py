@@ -85,6 +85,9 @@ def test_voices_and_models(live):
     assert ids == [voice["voice_id"] for voice in voices]
     last = voices[-1]["voice_id"]
     assert [one["voice_id"] for one in get(live, f"/v2/voices?voice_ids={last}&voice_ids=nobody")["voices"]] == [last]
+    assert [one["voice_id"] for one in get(live, "/v2/voices?voice_ids=nobody,ALLOY")["voices"]] == ["default"]
+    assert [one["voice_id"] for one in get(live, "/v2/voices?search=Alloy")["voices"]] == ["default"]
+    assert get(live, "/v2/voices?voice_ids=nobody")["voices"] == []
     assert get(live, "/v2/voices?search=no-such-voice&include_total_count=false") == {
         "voices": [],
         "has_more": False,
