@@ -19,7 +19,7 @@ from serve.http.services import Services
 from serve.ingress.ingress_replica import IngressReplica
 from serve.local.local_handle import LocalHandle
 from serve.protocols.api import create_api
-from serve.protocols.riva.calls import CallContext
+from serve.protocols.riva.calls import CallContext, RivaService
 from serve.remote.remote_handle import RemoteHandle
 from serve.remote.replica import replica_context
 from serve.stages.replica_table import table_of
@@ -55,6 +55,7 @@ class Ingress(IngressReplica):
             await self._text.load(context, config.pipelines, config.tracing)
             handles[TEXT] = LocalHandle(self._text)
         await self.start(context, config, handles, listens)
+        self._riva = RivaService(self.services)
 
     async def check_health(self) -> None:
         """As IngressReplica and, where it is here, TextStage."""

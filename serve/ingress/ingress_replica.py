@@ -19,7 +19,6 @@ from serve.config.messages import explain
 from serve.config.model_versions import RoutesConfig, wrong_routes
 from serve.http.admission_check import AdmissionCheck
 from serve.ingress.ingress_setup import background_work, build_parts, speak_first_words
-from serve.protocols.riva.calls import RivaService
 from serve.stages.background_tasks import Background
 from serve.stages.replica_context import ReplicaContext
 from serve.stages.stage_handle import StageHandle
@@ -42,7 +41,6 @@ class IngressReplica:
             self._background.start(name, work)
         parts.status.first_audio_s = await speak_first_words(parts.services.speech)
         await parts.replicas.probe_once()  # before the first request: a version without replicas would keep it waiting
-        self._riva = RivaService(parts.services)
         await parts.wyoming.start()
         self._background.start("probes", parts.replicas.probe())
         # What lives as long as the replica is not searched for garbage again: that would stop everybody for 60 ms at a time.

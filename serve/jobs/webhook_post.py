@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from functools import cache
 from urllib.parse import quote, urlsplit
 
-from requests.utils import DEFAULT_CA_BUNDLE_PATH
+import certifi
 
 from serve.config.hosts import DEFAULT_PORTS, is_near
 
@@ -74,7 +74,7 @@ def _connected(host: str, port: int, stop: float, *, may_be_near: bool) -> socke
 
 @cache
 def _tls() -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=DEFAULT_CA_BUNDLE_PATH)
+    return ssl.create_default_context(cafile=certifi.where())
 
 
 def _cut(connected: socket.socket) -> None:

@@ -29,11 +29,9 @@ from serve.ingress.ingress_replica import IngressReplica
 from serve.local.local_handle import LocalHandle
 from serve.local.process_config import ProcessFile
 from serve.local.prometheus import Exposition
-from serve.local.riva_server import riva_server
 from serve.observability.tracing import check_tracing
 from serve.protocols.api import create_api
 from serve.protocols.outer_middleware import EarlyRefusal, ErrorEnvelope, StripRoutingHeaders
-from serve.protocols.riva.calls import RivaService
 from serve.stages.acoustic_stage import AcousticStage
 from serve.stages.process_exit import end_process
 from serve.stages.replica_context import ReplicaContext
@@ -42,6 +40,7 @@ from serve.stages.vocoder_stage import VocoderStage
 
 INGRESS = "Ingress"
 EDGE_AGENT = "serve.edge.box_agent"  # of a box of a fleet, which alone has its libraries
+RIVA_SERVER = "serve.local.riva_server"  # gRPC is 13 MB, for who has a port for it
 HEALTH_PERIOD_S = 1.0
 DRAIN_PERIOD_S = 0.2
 LONGEST_STREAM_S = 60.0
@@ -98,8 +97,8 @@ class LocalService:
         self._handles = {name: LocalHandle(stage) for name, stage in (await self._loaded(app)).items()}
         await self._ingress.start(self._context(INGRESS), app, self._handles, self._file.listens)
         if (options := self._options.grpc_options) is not None:
-            service = RivaService(self._ingress.services)
-            self._grpc = await riva_server(service, self._options.http_options.host, options.port)
+            server = import_module(RIVA_SERVER).riva_server
+            self._grpc = await server(self._ingress.services, self._options.http_options.host, options.port)
         if app.edge.broker is not None:
             first = app.versions[0]
             agent = import_module(EDGE_AGENT).BoxAgent(

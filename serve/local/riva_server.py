@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from serve.http.services import Services
 from serve.protocols.riva.calls import RivaRefusal, RivaService
 from serve.protocols.riva.protocol import add_RivaSpeechSynthesisServicer_to_server
 
@@ -53,7 +54,7 @@ class RivaServicer:
         return await self._service.health()
 
 
-async def riva_server(service: RivaService, host: str, port: int) -> Any:
+async def riva_server(services: Services, host: str, port: int) -> Any:
     """Returns a server that listens.
 
     Raises:
@@ -61,7 +62,7 @@ async def riva_server(service: RivaService, host: str, port: int) -> Any:
     """
     options = (("grpc.max_receive_message_length", MOST_MESSAGE_BYTES), ("grpc.so_reuseport", 0))
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MOST_CALLS)
-    add_RivaSpeechSynthesisServicer_to_server(RivaServicer(service), server)
+    add_RivaSpeechSynthesisServicer_to_server(RivaServicer(RivaService(services)), server)
     try:
         server.add_insecure_port(f"{host}:{port}")
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Announce: describes a started service: its address, its open ports and who can reach them, and what is not ready.
+"""Announce: describes a started service: its address, its open ports and who can reach them.
 
 In:    the processes of a service, their open ports
 Out:   text for a terminal
@@ -10,8 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import requests
-
 from serve.commands.launch.processes import Listener, Process, listeners
 from serve.commands.launch.run_log import STDOUT
 
@@ -22,7 +20,6 @@ REPLICA_CALLS = "calls between replicas"
 BEHIND_HAPROXY = "API behind HAProxy"
 WITH_TOKEN = frozenset({RAY, REPLICA_CALLS, "Ray's dashboard"})
 FIRST_WORDS = '{"input": "Five one one, two five five.", "voice": "default", "seed": 1, "response_format": "wav"}'
-ANSWER_S = 2.0
 ANY_HOST = "0.0.0.0"
 EVERYONE, NO_TOKEN = "everyone who reaches this machine", "WITHOUT A TOKEN: RAY_AUTH_MODE is disabled"
 
@@ -116,43 +113,3 @@ def announcement(url: str, checkpoint: str, log: str, details: Iterable[str]) ->
 def address_here(host: str, port: int) -> str:
     """Returns the URL of a service for clients on this machine."""
     return f"http://{'127.0.0.1' if host == ANY_HOST else host}:{port}"
-
-
-def session_here() -> requests.Session:
-    """Returns a session that takes no proxy on the way to this machine."""
-    session = requests.Session()
-    session.trust_env = False
-    return session
-
-
-def missing(url: str, dashboard: str | None, token: str | None) -> list[str]:
-    """Returns sentences on what keeps a service from becoming ready."""
-    with session_here() as session:
-        return [_of_ready(session, url), *(_of_deployments(session, dashboard, token) if dashboard is not None else ())]
-
-
-def _of_ready(session: requests.Session, url: str) -> str:
-    try:
-        reply = session.get(f"{url}/ready", timeout=ANSWER_S)
-    except requests.RequestException as error:
-        return f"{url}/ready does not answer ({type(error).__name__})"
-    return f"{url}/ready answers {reply.status_code}: {reply.text[:300].strip()}"
-
-
-def _of_deployments(session: requests.Session, dashboard: str, token: str | None) -> Iterator[str]:
-    """Yields Serve's message on every deployment that is not healthy."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        reply = session.get(f"{dashboard}/api/serve/applications/", headers=headers, timeout=ANSWER_S)
-        applications = reply.json()["applications"]
-    except (requests.RequestException, ValueError, KeyError) as error:
-        yield f"Ray's dashboard does not answer ({type(error).__name__})"
-        return
-    if not applications:
-        yield "Serve has no application yet"
-    for application in applications.values():
-        if not application["deployments"]:
-            yield f"{application['name']} is {application['status']}: {application['message'][:300].strip()}"
-        for name, deployment in application["deployments"].items():
-            if deployment["status"] != "HEALTHY":
-                yield f"{name} is {deployment['status']}: {deployment['message'][:300].strip()}"

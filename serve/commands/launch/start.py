@@ -20,7 +20,7 @@ from rich.console import Console
 
 from pipeline.paths import cache_home
 from serve.commands.config_path import CONFIG_HELP, DEFAULT, config_path
-from serve.commands.launch import announce, open_files, ray_environment
+from serve.commands.launch import announce, open_files, ray_environment, readiness
 from serve.commands.launch.processes import is_free, listeners, process
 from serve.commands.launch.ray_environment import Place
 from serve.commands.launch.run_log import LOG_HELP, RunLog, log_place
@@ -170,7 +170,7 @@ def supervise(
     opened = announce.own_listeners(service.processes())
     token, dashboard = token_of(environment), announce.dashboard_url(opened)
     if not is_up:
-        why = (*announce.missing(url, dashboard, token), *log.latest())
+        why = (*readiness.missing(url, dashboard, token), *log.latest())
         print(f"not ready after {limit_s:g} s:", *why, sep="\n  ", file=sys.stderr)
         return 1
     run.note(url, access_of(environment, announce.gcs_address(service.processes()), dashboard))
@@ -284,7 +284,7 @@ def is_ready(service: Service, url: str, port: int) -> bool:
     if not any(listener.port == port for _, listener in announce.own_listeners(service.processes())):
         return False
     try:
-        with announce.session_here() as session:
+        with readiness.session_here() as session:
             return session.get(f"{url}/ready", timeout=READY_S).status_code == 200
     except requests.RequestException:
         return False

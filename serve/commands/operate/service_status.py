@@ -11,7 +11,7 @@ import sys
 import requests
 
 from pipeline.paths import cache_home
-from serve.commands.launch.announce import session_here
+from serve.commands.launch.readiness import session_here
 from serve.commands.launch.runs import NONE, services
 
 ANSWER_S = 5.0
