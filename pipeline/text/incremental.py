@@ -43,6 +43,7 @@ HEAVIEST = 3
 _SIGNS = frozenset(".!?。！？")
 _CLOSING = frozenset("\"'”’」』)）]】》")
 _OPENING = frozenset("\"'“‘「『(（【《")
+_UNHEARD_CHANNELS = ("analysis", "commentary")
 _CHINESE_ENDS = frozenset("。！？")
 _SPACES = frozenset(filter(str.isspace, map(chr, range(0x3001))))
 _TELLING = _SIGNS | _SPACES | frozenset("<>()")
@@ -272,13 +273,18 @@ class _Scan:
             self.less = self.less if is_comment else place
         elif character == ">" and (not is_comment or text.endswith("--", self.less + 4, place)):
             self.greater = place
-            self._note_tag(text[max(self.less, place - _LONGEST_TAG, 0) : place])
+            first = max(self.less, place - _LONGEST_TAG, 0)
+            self._note_tag(text[first:place], text[max(0, first - _LONGEST_TAG) : first])
         elif character == ")":
             self.bracket = place
         elif character == "(" and place > 0 and text[place - 1] == "]":
             self.link = place - 1
 
-    def _note_tag(self, tag: str) -> None:
+    def _note_tag(self, tag: str, before: str) -> None:
+        if tag.startswith("<|"):  # of a model, whose channel but the last is not heard
+            is_unheard = tag == "<|message|" and before.rpartition("<|channel|>")[2].startswith(_UNHEARD_CHANNELS)
+            self.silent = "|" if is_unheard else "" if self.silent == "|" else self.silent
+            return
         name = tag[1:].lstrip("/").split()[0].lower() if tag[:1] == "<" and tag[1:].lstrip("/").strip() else ""
         if self.silent:
             self.silent = "" if tag.startswith("</") and name == self.silent else self.silent
@@ -296,7 +302,8 @@ class _Scan:
     def _goes_on(self, text: str) -> bool:
         """True if the end is inside a row, or one of a single line, in a sentence that goes on behind it."""
         first = max(self.begin, self.start - _LONGEST_LINE)
-        before, _, line = ((self.line if first == self.begin else "") + text[first : self.gap]).rpartition("\n")
+        lines = ((self.line if first == self.begin else "") + text[first : self.gap]).replace("<|", "").replace("|>", "")
+        before, _, line = lines.rpartition("\n")
         is_row = "|" in before.rpartition("\n")[2]
         if not self.has_line_end:
             return (is_row or "|" in line) and self.start - self.begin < _LONGEST_MARKUP

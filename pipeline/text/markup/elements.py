@@ -33,7 +33,9 @@ def _names(listed: str) -> frozenset[str]:
     return frozenset(listed.split())
 
 
-_THOUGHTS = "think thinking thought reasoning scratchpad tool_call tool_calls function_call tool_result"
+_THOUGHTS = (
+    "think thinking thought reasoning scratchpad tool_call tool_calls function_call function_calls tool_result seed:think"
+)
 THOUGHTS = _names(_THOUGHTS)
 """what a model writes for itself, and not for who listens"""
 _SOUNDS = {
@@ -44,7 +46,7 @@ _SOUNDS = {
     Sound.LINE: "br",
     Sound.SILENT: f"""script style head title template noscript svg audio video object iframe canvas map button select textarea
     datalist noframes metadata {_THOUGHTS}""",
-    Sound.MARK: "rt rp rtc",
+    Sound.MARK: "rt rp rtc ref",
     Sound.RAISED: "sup",
     Sound.LETTER: "img",
     Sound.FORMULA: "math",

@@ -35,33 +35,56 @@ _SHAPES = (
     ("pause", r"<break\b[^<>]{0,100}>|<#\d{1,4}(?:\.\d{1,3})?#>|\[\[slnc \d{1,6}\]\]"
      r"|\[(?:pause|break|silence|wait)(?:[:= ]\s?\d{1,5}(?:\.\d{1,3})?\s?(?:ms|s|sec|seconds)?)?\]"
      r"|\[(?:uv_break|v_break|lbreak|llbreak|break_\d)\]"),
-    ("token", r"<[|｜](?:im_start|start_header_id)[|｜]>(?:system|user|assistant|tool|model)?|<start_of_turn>(?:user|model)?"
+    ("hidden", r"\[THINK\]|◁think▷|<[|｜](?:begin_of_thought|START_THINKING|tool[▁_]calls(?:_section)?[▁_]begin)[|｜]>"
+     r"|<\|channel\|>(?:analysis|commentary)\b[^<>\n]{0,80}(?:<\|constrain\|>\w{1,20})?<\|message\|>|<\|channel>thought\b"),
+    ("token", r"<\|start\|>(?:[a-z]{4,9}|functions\.\w{1,60})?(?: to=[\w.]{1,60})?|<\|channel\|?>(?:final|analysis|commentary)?"
+     r"(?: to=[\w.]{1,60})?|<\|constrain\|>\w{0,20}|<channel\|>|◁/think▷"
+     r"|<[|｜](?:im_start|start_header_id)[|｜]>(?:system|user|assistant|tool|model)?|<start_of_turn>(?:user|model)?"
      r"|<[|｜][^|｜<>\n]{1,60}[|｜]>|<</?SYS>>|&lt;/?(?:[biupa]|br|em|strong|span|div|[uo]l|li|h[1-6]|code|pre|break|speak)\b[^&<>\n]{0,100}&gt;"
-     r"|\[/?(?:INST|SYS|TOOL_CALLS|THINK|EOS|BOS)\]|\[(?:laugh(?:_\d)?|oral_\d|speed_\d)\]"),
+     r"|\[/?(?:INST|SYS|TOOL_CALLS|TOOL_RESULTS|THINK|EOS|BOS)\]|\[(?:laugh(?:_\d)?|oral_\d|speed_\d)\]"),
     ("tag", rf"<(?P<close>/?)(?P<name>[A-Za-z][\w:.-]{{0,60}})(?P<attributes>(?:{_ATTRIBUTE}?){{0,20}})\s{{0,9}}/?>"),
     ("comment", r"<!--|<!DOCTYPE[^<>]{0,200}>"),
+    ("board", r"\[(?P<ended>/)?(?i:(?P<board>colou?r|quote|spoiler|center|indent|highlight|noparse|strike|youtube|video|media|"
+     r"attach|email|image|table|align|size|font|face|left|right|code|list|hide|user|url|img|sub|sup|h[1-6]|li|ul|ol|tr|td|th|(?<=/)[bius]"
+     r"|[bius](?=\][\s\S]{1,400}?\[/[bius]\])))"
+     r"(?:[= ][^\[\]\n]{1,300})?\](?!\()|(?<![^\n\]\s])\[\*\]"),
+    ("wiki", r"!?\[\[(?P<target>(?:[^\[\]|\n]{1,200}\|){0,9})(?P<shown>[^\[\]|\n]{1,200})\]\]|__(?:NO)?TOC__"
+     r"|\[(?P<address>https?://[^\s\[\]]{1,500}[ ])(?P<label>[^\[\]\n]{1,200})\]|\{\{(?![<%])(?P<template>[^{}\n]{1,400})\}\}"),
     ("note", r"\[\^[\w-]{1,30}\]|【\d{1,3}(?::\d{1,3})?†[^】\n]{0,80}】"
      r"|(?<=[^\s\[({])\[\d{1,3}(?:\s?[,;–-]\s?\d{1,3}){0,6}\](?!\(|\s?=[^=]|\.[a-z_])"
      r"|\[(?:citation needed|clarification needed|better source needed|who\?|when\?|来源请求|(?:note|注)\s?\d{1,2})\]"
      r"|(?<=[a-z.,;)”\"])\[[a-hj-rt-z]\](?![A-Za-z(])|(?<=\])\[[^\[\]\n]{0,80}\]"),
     ("cited", r"(?<=[A-Za-z,.;:)”\"’*_\u4e00-\u9fff。，])[ ]\[\d{1,3}(?:\s?[,;–-]\s?\d{1,3}){0,6}\](?=[\s.,;:)。，\[]|$)"),
     ("brace", r"[ ]?\{[#.:][\w .#=:\"'-]{1,120}\}|\{\{[<%][^{}\n]{1,200}[>%]\}\}|\{%[^{}\n]{1,200}%\}"),
-    ("pair", r"(?<![=\w])==(?=[^\s=])(?P<marked>[^=\n]{1,200})(?<=\S)==(?![=\w])"
+    ("pair", r"(?<![\w*\\])(?P<stars>\*{1,3})(?=[^\s*])(?P<stressed>[^*\n<>\[\]`~={}:^|\\]{1,120})(?<=\S)(?P=stars)(?![\w*])"
+     r"|(?<![A-Za-z0-9*\\])(?P<dots>\*{1,3})(?P<stressed_2>[$€£¥￥+-]?\d[\d.,:/%]{0,20})(?P=dots)(?![A-Za-z0-9*])"
+     r"|(?<![=\w])==(?=[^\s=])(?P<marked>[^=\n]{1,200})(?<=\S)==(?![=\w])"
      r"|(?<![+\w])\+\+(?=[^\s+])(?P<inserted>[^+\n]{1,200})(?<=\S)\+\+(?![+\w])"
      r"|(?<=[A-Za-z0-9)])~(?P<lowered>[0-9A-Za-z+-]{1,6})~(?!~)"),
     ("face", r"(?<![^\s\u4e00-\u9fff.,!?。，！？~])(?:[:;]['^-]?(?:[DPpOo3*|\\/]|[)(]{1,3})|=[)(DP]|[xX]D{1,3}|:'\(|"
      r"(?:<|&lt;)/?3{1,2})(?![\w/])|(?<![\w^(])(?:\^[_.-]?\^|[TQ]_+[TQ]|[oO0]_+[oO0]|>_+<|-_+-|u_u|[xX]_[xX]|Q[AaWw]Q|[oO]rz|;_;|=_=|¯\\?_\(ツ\)_/¯|\\[oOm0]/|ಠ_ಠ)(?![\w^])"
      r"|(?<!\\)[(（](?P<face>[^()（）\n]{3,14})[)）][╯︵┻━ノヽ彡]{0,8}"),
 )  # fmt: skip
-_MARKDOWN = frozenset(["note", "cited", "brace", "pair", "face"])
+_MARKDOWN = frozenset(["board", "wiki", "note", "cited", "brace", "pair", "face"])
 _SHAPE = re.compile("|".join(f"(?P<{name}_shape>{pattern})" for name, pattern in _SHAPES))
-_MAY_BE = re.compile(r"[<&\[【`=~^{:;+(（_\\]|XD|xD|Q[AaWw]Q|orz|Orz")
+_MAY_BE = re.compile(r"[<&\[【◁`=~^{:;+*(（_\\]|XD|xD|Q[AaWw]Q|orz|Orz")
 _QUOTED = re.compile(r"\s+[\w:.-]+\s?=\s?[\"']")
 _FLAGS = [
     "",
     *["checked", "disabled", "hidden", "open", "controls", "async", "defer", "selected", "nowrap", "required", "noshade"],
 ]
 _GAPS: dict[Sound | None, str] = {Sound.BLOCK: "\n", Sound.LINE: "\n", Sound.CELL: ", "}
+_END_OF_HIDDEN = re.compile(
+    r"\[/THINK\]|◁/think▷|<[|｜](?:end_of_thought|END_THINKING|tool[▁_]calls(?:_section)?[▁_]end|end|start|call|return|channel)[|｜]>"
+    r"|<channel\|>"
+)
+_BOARD_ELEMENTS = {"quote": "blockquote", "list": "ul", "indent": "blockquote", "align": "div"}
+_BOARD_PICTURES = frozenset(["img", "image", "youtube", "video", "media", "attach"])
+_PICTURE_PAGE = re.compile(r"\[\[:?(?:File|Image|Category|文件|檔案|图像|分类|分類):", re.IGNORECASE)
+_SHOWN_TEMPLATES = frozenset(["convert", "cvt", "lang", "nowrap", "nobr", "small", "transl", "abbr", "nobold", "zh"])
+_EMPTY_TEMPLATES = frozenset(
+    ["citation needed", "cn", "fact", "reflist", "clear", "who", "when", "sic", "toc", "stub", "来源请求"]
+)
 _KEEPS_CITED = re.compile(r"\b(?:in|see|by|of|from|to|and|with|cf\.?|ref\.?|refs\.?|at)$|\],$", re.IGNORECASE)
 _FACE = re.compile(r"(?P<eye>\S)\s?[_.ω‿▽□﹏дД-]{1,3}\s?(?P=eye)|[\^°´`･・ω◕≧≦﹏▽□╥︶‿ಠ><;￣ﾟ_]", re.IGNORECASE)
 _WORDS = re.compile(r"[\u4e00-\u9fff]|[A-Za-z0-9]{2}")
@@ -131,7 +154,7 @@ def _edits_of(name: str, match: re.Match[str], known: set[str]) -> Iterator[Edit
         case "cited" if not _KEEPS_CITED.search(source, max(0, start - 12), start):
             yield Edit(start, stop)
         case "pair":
-            group = next(key for key in ("marked", "inserted", "lowered") if match[key])
+            group = next(key for key in ("stressed", "stressed_2", "marked", "inserted", "lowered") if match[key])
             yield Edit(start, match.start(group))
             yield Edit(match.end(group), stop)
         case "face" if match["face"] is None or _is_face(match["face"]):
@@ -142,6 +165,49 @@ def _edits_of(name: str, match: re.Match[str], known: set[str]) -> Iterator[Edit
                 yield Edit(start, end, " ")
         case "tag":
             yield from _tag(match, known)
+        case "hidden":
+            behind = _END_OF_HIDDEN.search(source, stop)
+            is_first = "channel" in match[0] or not source[:start].strip()
+            yield Edit(start, behind.start() if behind else len(source) if is_first else stop, " ")
+        case "board":
+            yield from _board(match, known)
+        case "wiki":
+            yield from _wiki(match)
+
+
+def _board(match: re.Match[str], known: set[str]) -> Iterator[Edit]:
+    """BBCode: [b]now[/b], [quote=Ann]; one without its end, such as a[i], is text."""
+    start, stop, name = match.start(), match.end(), (match["board"] or "*").lower()
+    gap = "\n" if name == "*" else _GAPS.get(SOUNDS.get(_BOARD_ELEMENTS.get(name, name)), "")
+    if name == "*" or (match["ended"] and f"[{name}" in known):
+        known.discard(f"[{name}")
+        yield Edit(start, stop, gap)
+    elif not match["ended"]:
+        end = stop if f"[{name}" in known else _behind(f"[/{name}]", match.string, stop, known)
+        if end and name in _BOARD_PICTURES:
+            yield Edit(start, end, " ")
+        elif end:
+            known.add(f"[{name}")
+            yield Edit(start, stop, gap)
+
+
+def _wiki(match: re.Match[str]) -> Iterator[Edit]:
+    """Wikitext: [[page|shown]], [address shown], {{template|argument}}; {{name}} of a form letter is text."""
+    start, stop = match.span()
+    if match["template"]:
+        name, *arguments = (part.strip() for part in match["template"].split("|"))
+        shown = " ".join(arguments[:2]) if name.lower() in ("convert", "cvt") else arguments[-1] if arguments else ""
+        if arguments and name.lower() in _SHOWN_TEMPLATES:
+            yield Edit(start, stop, shown, "")
+        elif arguments or name.lower() in _EMPTY_TEMPLATES:
+            yield Edit(start, stop)
+        return
+    group = "shown" if match["shown"] else "label"
+    if not match[group] or match[0][0] == "!" or _PICTURE_PAGE.match(match[0]):
+        yield Edit(start, stop, " ")
+    else:
+        yield Edit(start, match.start(group))
+        yield Edit(match.end(group), stop)
 
 
 def _is_face(inner: str) -> bool:
@@ -158,6 +224,7 @@ def _tag(match: re.Match[str], known: set[str]) -> Iterator[Edit]:
         is_word = start > 0 and source[start - 1].isalnum() and not match["close"]  # List<String>
         if is_word or (match["attributes"] and not _QUOTED.match(match["attributes"])):
             return
+    longest = 1000 if name == "ref" else 100
     if sound in (Sound.SILENT, Sound.MARK) and not match[0].endswith("/>"):
         is_thought = name in THOUGHTS
         is_open = f"<{name}" in known
@@ -166,7 +233,7 @@ def _tag(match: re.Match[str], known: set[str]) -> Iterator[Edit]:
             yield Edit(0 if is_thought and not is_open else start, stop, " ")
             return
         end = _behind(f"</{name}>", source, stop, known)
-        if end and (sound is Sound.SILENT or end - stop < 100):
+        if end and (sound is Sound.SILENT or end - stop < longest):
             yield Edit(start, end, "" if sound is Sound.MARK else " ")
         elif sound is Sound.SILENT and (not is_thought or not source[:start].strip()):
             yield Edit(start, len(source))

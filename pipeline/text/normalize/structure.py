@@ -27,8 +27,8 @@ _CLOSING = re.compile(r"[ ]+#{1,6}[ ]*$")
 _REFERENCE = re.compile(r"[ ]{0,3}\[(?!\^)[^\]\n]{1,80}\]: {1,4}\S+(?: {1,4}\"[^\"\n]{0,200}\")?[ ]*$")
 _FOOTNOTE = re.compile(r"\[\^[A-Za-z0-9_-]{1,20}\]:?[ ]?")
 _PROMPT = re.compile(r"[ ]{0,4}(?:\$|>>>|\.\.\.)[ ](?=[A-Za-z./~_])")
-_BANNER = re.compile(r"[ ]{0,4}([=*#~_-])\1{2,}[ ]{1,4}(?=\S)")
-_BANNER_END = re.compile(r"[ ]{1,4}([=*#~_-])\1{2,}[ ]*$")
+_BANNER = re.compile(r"[ ]{0,4}(?:([=*#~_-])\1{2,}|==)[ ]{1,4}(?=\S)")
+_BANNER_END = re.compile(r"[ ]{1,4}(?:([=*#~_-])\1{2,}|==)[ ]*$")
 
 
 def marked_lines(text: str) -> Marked:

@@ -255,6 +255,7 @@ def is_certain(text: str, begin: int, end: re.Match[str], following: str) -> boo
     is_single = text.count("\n", start, end.end()) == 1
     row = text[max(begin, start - 400) : start].rpartition("\n")[2]
     above = text[:start].rpartition("\n")[0].rpartition("\n")[2]
+    line, above = (re.sub(r"<\||\|>", "", part) for part in (line, above))  # tokens of models
     fences = list(re.finditer(r"^[^\S\n]*`{3,}[^\S\n]*[!-_a-~]{0,50}[^\S\n]*$", text[: end.end()], re.MULTILINE))
     tags = re.sub("<!--.*?-->", lambda found: f"{found[0].replace('<', '-')[:-1]}>", sentence, flags=re.DOTALL)
     return (
@@ -263,7 +264,7 @@ def is_certain(text: str, begin: int, end: re.Match[str], following: str) -> boo
         and not (first.isupper() and following[1].isupper())
         and (".." not in signs or (first.isupper() and re.search("[^\\W_] ?\\Z", text[:start])))
         and (signs != "" or (end[0].endswith("\n") and (not first.isupper() or following[1].isalpha())))
-        and not ("|" in above and "\n" not in end[0])
+        and not (("|" in above or "|" in line) and "\n" not in end[0])
         and not (
             is_single
             and not ("|" in above and "|" in line)
