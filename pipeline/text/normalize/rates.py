@@ -61,6 +61,14 @@ _SIZED_BEFORE = re.compile(
 )
 _FEET_BEFORE = re.compile(r"(?:\b(?:ft|feet|foot)\.?|\d'|\d\s?in\.?\s?[x×]|by)\s?$")
 _HEAT = re.compile(rf"\b(?:{alternatives(word_list('heat'))})\b|温|烤箱|预热|烧到|加热", re.IGNORECASE | re.ASCII)
+_THOUSANDS_BEFORE = re.compile(
+    r"[$€£¥]\s?$|\b(?:salary|salaries|paid|pay|pays|earn\w*|costs?|price\w*|worth|budget|income|revenue|made|makes?|an?|about|over)"
+    r"\s(?:of\s)?$"
+)
+_THOUSANDS_AFTER = re.compile(
+    r"\s(?:[a-z]{2,14}s|people|of (?:RAM|memory|data)|run|race|video|screen|resolution|TV|monitor|a (?:year|month))\b"
+    r"|\s?[屏显画视电纱]"
+)
 _UNIT = alternatives(list(UNITS))
 _CLOSE = alternatives(list(CLOSE_UNITS))
 
@@ -112,8 +120,18 @@ def _amperes(match: Match, language: Language) -> Outcome:
 
 
 def _inches(match: Match, language: Language) -> Outcome:
-    is_length = _INCH_AFTER.match(match.string, match.end("unit")) or _FEET_BEFORE.search(before(match, 8))
+    is_length = (
+        match.string.startswith(".", match.end("unit"))
+        or _INCH_AFTER.match(match.string, match.end("unit"))
+        or _FEET_BEFORE.search(before(match, 8))
+    )
     return unit_words(match, CLOSE_UNITS["in"], language) if is_length else None
+
+
+def _fraction_inches(match: Match, language: Language) -> Outcome:
+    """The in. of 3 1/4 in. long."""
+    is_mixed = re.search(r"\d(?:\s\d{1,2}/\d{1,2}|\s?[½⅓⅔¼¾⅛⅜⅝⅞])\s$", before(match, 10), re.ASCII)
+    return "英寸" if language == "zh" else "inches" if is_mixed else "inch"
 
 
 def _inch_mark(match: Match, language: Language) -> Outcome:
@@ -154,8 +172,13 @@ def _by(match: Match, language: Language) -> Outcome:
 
 
 def _temperature(match: Match, language: Language) -> Outcome:
-    """180C, 98.6 F: degrees beside a word of heat, or with decimals."""
+    """180C, 98.6 F: degrees beside a word of heat, or with decimals; 300 K: kelvin behind a blank."""
     prefix, suffix = before(match, 28), match.string[match.end() : match.end() + 16]
+    if match["scale"] == "K":
+        is_thousands = _THOUSANDS_BEFORE.search(prefix) or _THOUSANDS_AFTER.match(suffix)
+        is_hot = match["gap"] or _HEAT.search(prefix) or _HEAT.search(suffix)
+        is_kelvin = re.fullmatch(r"[1-9]\d\d0", match["low"]) or (is_hot and not is_thousands)
+        return unit_words(match, ("kelvin", "kelvin", "开尔文"), language) if is_kelvin else None
     if not (_HEAT.search(prefix) or _HEAT.search(suffix) or ("." in match["low"] and not match["gap"])):
         return None
     name = {"C": ("degree Celsius", "degrees Celsius", "摄氏度"), "F": ("degree Fahrenheit", "degrees Fahrenheit", "华氏度")}
@@ -180,7 +203,9 @@ FIRST: list[Rule] = [  # before names and quantities
 ]
 RULES: list[Rule] = [
     rule("a×", r"[x×](?=\s?\d)", _by, "numbers"),
-    rule("0-", rf"{MINUS}(?P<low>{NUMBER})(?P<high>(?!))?(?P<gap>\s?)(?P<scale>[CF]){EDGE}", _temperature, "units"),
+    rule(
+        "0-", rf"{MINUS}(?P<low>{NUMBER})(?:{TO}(?P<high>{NUMBER}))?(?P<gap>\s?)(?P<scale>[CFK]){EDGE}", _temperature, "units"
+    ),
     rule(
         "/",
         rf"/\s?(?P<count>\d{{1,4}}(?=\s?[A-Za-z]))?\s?(?P<unit>{alternatives([*_PER, *UNITS])}){EDGE}(?!\.[A-Za-z])",
@@ -202,7 +227,16 @@ RULES: list[Rule] = [
         "units",
     ),
     rule("0-", rf"{MINUS}(?P<low>{NUMBER})(?P<high>(?!))?\s?(?P<unit>A){EDGE}", _amperes, "units"),
-    rule("0", rf"(?P<minus>(?!))?(?P<low>{NUMBER})(?P<high>(?!))?\s(?P<unit>in)\b(?:\.(?=\s[a-z]))?", _inches, "units"),
+    rule(
+        "0", rf"(?P<minus>(?!))?(?P<low>{NUMBER})(?P<high>(?!))?\s(?P<unit>in)\b(?:\.(?=\s[a-z(×]|[,;:)]))?", _inches, "units"
+    ),
+    rule(
+        "a",
+        r"(?:(?<=\d/\d\s)|(?<=\d/\d\d\s)|(?<=[½⅓⅔¼¾⅛⅜⅝⅞]\s))in(?:(?=\.(?:\s[A-Z]|$))|\.(?=\s[a-z(×]|[,;:)])"
+        r"|(?=\s(?:wide|long|tall|high|deep|thick)\b))",
+        _fraction_inches,
+        "units",
+    ),
     rule(
         '"″',
         r"(?:(?<=\d/\d)|(?<=\d/\d\d)|(?<=[½¼¾⅛⅜⅝⅞]))[\"″](?=\s[A-Za-z\u4e00-\u9fff]|\s?=|[\u4e00-\u9fff]|-[a-z])",

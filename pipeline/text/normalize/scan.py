@@ -34,6 +34,7 @@ from pipeline.text.normalize import (
     rates,
     short_dates,
     telephones,
+    trades,
 )
 from pipeline.text.normalize.chinese import chinese_words, dialect_sentences, homophones
 from pipeline.text.normalize.languages import language_at
@@ -51,6 +52,7 @@ _ORDER = (
         *marks.SCREEN,
         *math.RULES,
         *abbreviations.CHAT,
+        *trades.RULES,
         *notation.RULES,
         *ranges.EARLY,
         *short_dates.RULES,

@@ -1,0 +1,70 @@
+"""Trades: doses, series, cricket, chess, stars, engines, kelvin and inches are read as who knows the trade says them."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.text.normalize import normalize
+from pipeline.text.normalize.numbers import english, integer
+from tests.support.effort import examples
+from tests.unit.pipeline.text.test_heldout import canonical
+
+few = settings(max_examples=examples(40))
+
+
+@pytest.mark.parametrize(("written", "spoken"), [
+    ("500 mg p.o. q8h for a week", "five hundred milligrams by mouth every eight hours for a week"),
+    ("Take 2 tabs BID prn.", "Take two tabs twice a day as needed."),
+    ("5 mg t.i.d. with food", "five milligrams three times a day with food"),
+    ("5 mg b.i.d. Aspirin helps.", "five milligrams twice a day. Aspirin helps."),
+    ("every q4-6h", "every every four to six hours"),
+    ("He bid 5 dollars.", "He bid five dollars."), ("the Po and the stat line", "the Po and the stat line"),
+    ("每次2片，q8h", "每次两片，每八小时一次"),
+    ("头孢0.1g，bid", "头孢零点一克，每日两次"), ("Q8 is a car", "Q eight is a car"),
+    ("watch s02e05-07", "watch season two episodes five to seven"), ("看了S03E09", "看了第三季第九集"),
+    ("the S20 and E12", "the S twenty and E twelve"),
+    ("England were 245/6 at stumps", "England were two hundred forty five for six at stumps"),
+    ("Root is on 103* in this innings", "Root is on one hundred three not out in this innings"),
+    ("took 5/34 in 12 overs", "took five for thirty four in twelve overs"),
+    ("412/8d, with 3 wickets", "four hundred twelve for eight declared, with three wickets"),
+    ("on 12/5 the cricket began", "on December fifth the cricket began"), ("it is 3/4 full", "it is three quarters full"),
+    ("then 12. Nf3 Nc6 13. exd5", "then twelve, knight F three knight C six thirteen, E takes D five"),
+    ("play 14...Qxd4+ 15. O-O-O", "play fourteen, queen takes D four check fifteen, castles queenside"),
+    ("White plays Rad1 now", "White plays rook A D one now"),
+    ("on B5 paper or Ba6 or e4", "on B five paper or Ba six or E four"),
+    ("白方走Nf3，象棋很难", "白方走马F三，象棋很难"), ("Buy 2. Eat 3.", "Buy two. Eat three."),
+    ("a 5* hotel, a 4* or 5* resort", "a five star hotel, a four star or five star resort"), ("rated 4*.", "rated four stars."),
+    ("住5*酒店", "住五星级酒店"), ("it is 5*3", "it is five times three"), ("see note 5*", "see note five"),
+    ("a V8 engine, v2 of it", "a V eight engine, version two of it"), ("V1.0", "version one point zero"),
+    ("from 300 K to 4.2 K", "from three hundred kelvin to four point two kelvin"),
+    ("a 2700K bulb", "a two thousand seven hundred kelvin bulb"),
+    ("a 5 K run, a salary of 80 K", "a five K run, a salary of eighty thousand"),
+    ("300 K users, $5 K", "three hundred thousand users, five thousand dollars"),
+    ("温度约为77 K，4K屏", "温度约为七十七开尔文，四K屏"),
+    ("1/2 in. wide, 3 1/4 in. long", "one half inch wide, three and a quarter inches long"),
+    ("a 12 in. ruler", "a twelve inch ruler"),
+    ("about 6 in. Then", "about six inches. Then"),
+    ("10 in 5 days, 1/2 in 2020", "ten in five days, one half in twenty twenty"),
+    ("It came in. 3 left.", "It came in. three left."),
+])  # fmt: skip
+def test_the_notation_of_a_trade(written: str, spoken: str):
+    assert normalize(written).text == spoken
+
+
+@few
+@given(st.integers(1, 40), st.integers(1, 199))
+def test_an_episode_has_its_season(season: int, episode: int):
+    for written in (f"S{season:02}E{episode:02}", f"s{season}e{episode}"):
+        assert canonical(normalize(f"we saw {written} today").text) == canonical(
+            f"we saw season {english(season)} episode {english(episode)} today"
+        )
+        assert (
+            normalize(f"他看了{written}。").text == f"他看了第{integer(str(season), 'zh')}季第{integer(str(episode), 'zh')}集。"
+        )
+
+
+@few
+@given(st.integers(32, 900), st.integers(0, 10))
+def test_runs_are_for_wickets_where_cricket_is_played(runs: int, wickets: int):
+    said = normalize(f"At {runs}/{wickets} the batters declared.").text
+    assert canonical(said) == canonical(f"At {english(runs)} for {english(wickets)} the batters declared")
