@@ -6,6 +6,7 @@ They live in environments of their own; programs that are no packages are replay
 import json
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from serve.config.app_config import PROJECT
-from tests.support.foreign import REQUIREMENTS, RIVA, python_of_clients, run_javascript
+from tests.support.foreign import CALLS_TABLE, REQUIREMENTS, RIVA, make_calls, python_of_clients, run_javascript
 from tests.support.pages import PAGES, section, table
 from tests.support.ports import free_port
 from tests.support.started import PATIENT, started, with_listeners
@@ -73,6 +74,13 @@ def test_the_clients_of_the_page_speak_as_it_says(places: Places):
     assert clients.keys() == texts.keys()
     assert len(clients) == 10
     assert all(isinstance(audio, int) and audio > LEAST for audio in clients.values()), clients
+
+
+@pytest.mark.parametrize("client", tomllib.loads(CALLS_TABLE.read_text()))
+def test_every_call_of_a_client_gives_what_its_documentation_says(places: Places, client: str):
+    http, grpc, wyoming = (f"localhost:{places.ports[port]}" for port in (8000, 9000, 10200))
+    done = make_calls(client, "--url", f"http://{http}", "--grpc", grpc, "--wyoming", f"tcp://{wyoming}")
+    assert done.returncode == 0, f"{done.stdout[-6000:]}{done.stderr[-2000:]}"
 
 
 @pytest.mark.parametrize("page", PYTHON_PAGES)

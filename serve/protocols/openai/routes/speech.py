@@ -41,6 +41,6 @@ async def speech(request: Request, services: RequestServices) -> Response:
     return SpeechResponse(request, services)
 
 
-# Azure's clients have the model in the body, and those of dated versions in the path too.
-for path in ("/openai/v1/audio/speech", "/openai/deployments/{model}/audio/speech"):
-    router.add_api_route(path, speech, methods=["POST"], include_in_schema=False)
+# Azure's clients have the model in the body, and most of them in the path too.
+for path in ("v1/audio/speech", "v1/deployments/{model}/audio/speech", "deployments/{model}/audio/speech"):
+    router.add_api_route(f"/openai/{path}", speech, methods=["POST"], include_in_schema=False)

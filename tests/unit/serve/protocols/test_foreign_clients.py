@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 from pipeline.voices.catalogue import VoiceCatalogue
 from serve.config.app_config import PROJECT
-from tests.support.foreign import REQUIREMENTS, SCENARIOS, python_of_clients
+from tests.support.foreign import CALLS, REQUIREMENTS, SCENARIOS, python_of_clients
 from tests.support.transcripts import FOLDER, Recorder, Servers, saved, say_again, started
 
 SHIPPED = PROJECT / "configs/voices.yaml"
@@ -182,10 +182,12 @@ def test_what_they_said_is_answered_as_it_was(servers: Servers, path: Path):
         say_again(talk, servers)
 
 
-def test_the_clients_are_pinned():
-    lines = [line for line in REQUIREMENTS.read_text().splitlines() if not line.startswith("#")]
-    pins = {one.name: str(one.specifier) for one in map(Requirement, lines)}
+@pytest.mark.parametrize("requirements", [REQUIREMENTS, CALLS], ids=lambda path: path.stem)
+def test_the_clients_are_pinned(requirements: Path):
+    text = requirements.read_text()
+    pins = {one.name: str(one.specifier) for one in map(Requirement, re.findall(r"^[^#\n].*", text, re.MULTILINE))}
     assert list(pins) == sorted(pins)
     assert all(pin.startswith("==") for pin in pins.values())
-    asked_for = {"deepgram-sdk", "livekit-agents", "livekit-plugins-elevenlabs", "livekit-plugins-openai", "pipecat-ai"}
-    assert asked_for <= set(pins)
+    asked_for = re.search(r"Asked for: ([^.]*)\.\n", text.replace("\n# ", " "))
+    assert asked_for is not None
+    assert {re.sub(r"\[.*?\]", "", name) for name in re.split(r", (?![^\[]*\])", asked_for[1])} <= set(pins)
