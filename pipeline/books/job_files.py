@@ -10,6 +10,7 @@ Never: a half-written file under its own name; a second copy of what equal reque
     <key>.pcm             the samples of a part: 16 bits, little-endian, mono
     <key>.json            what is known of these samples; written before them, so who finds samples finds their notes
     result-<hash>.<ext>   assembled from all of that, and made again if it is lost
+    claims/<key>          a part that a process speaks, for other processes that speak the same job; only a hint
 """
 
 import hashlib
@@ -17,7 +18,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -97,6 +98,35 @@ class JobFiles:
         write_durably(self.folder / f"{key}.json", json.dumps(asdict(notes)).encode(), mode=_MODE)
         write_durably(self.pcm_file(key), pcm, mode=_MODE)
 
+    def claim(self, key: str) -> bool:
+        """Claims a part; False if it is finished, claimed by another process, or its job is gone."""
+        if self.pcm_file(key).exists():
+            return False
+        try:
+            self._claims.mkdir(mode=0o700, exist_ok=True)
+            (self._claims / key).touch(mode=_MODE, exist_ok=False)
+        except (FileExistsError, FileNotFoundError):
+            return False
+        return True
+
+    def claims(self) -> dict[str, int | None]:
+        """Returns how many samples each part has that was claimed, by its key; None: it is not finished."""
+        try:
+            return {key: self._samples(key) for key in os.listdir(self._claims)}
+        except FileNotFoundError:
+            return {}
+
+    def _samples(self, key: str) -> int | None:
+        try:
+            return self.pcm_file(key).stat().st_size // SAMPLE_BYTES
+        except FileNotFoundError:
+            return None
+
+    def release(self, keys: Iterable[str]) -> None:
+        """Gives up claims of parts that are not finished."""
+        for key in keys:
+            (self._claims / key).unlink(missing_ok=True)
+
     def lengths(self) -> dict[str, int]:
         """Returns how many samples each finished part has, by its key."""
         sizes = {}
@@ -130,6 +160,7 @@ class JobFiles:
 
         Who writes a draft meanwhile has to write it again.
         """
+        shutil.rmtree(self._claims, ignore_errors=True)
         names = {f"result-{result}", *(f"{key}{end}" for key in keys for end in (".pcm", ".json"))}
         for path in list(self.folder.iterdir()):
             if path.name not in names and not path.name.startswith(_KEPT):
@@ -151,6 +182,10 @@ class JobFiles:
         except OSError:  # it is not there, or what was removed before is still there
             shutil.rmtree(self.folder, ignore_errors=True)
         shutil.rmtree(removed, ignore_errors=True)  # meanwhile a job of the same id may begin anew, in a folder of its own
+
+    @property
+    def _claims(self) -> Path:
+        return self.folder / "claims"
 
     def _cover_file(self, name: str) -> Path:
         return self.folder / f"cover-{name}"

@@ -20,6 +20,7 @@ from serve.jobs.records import Job
 
 LOST_S = 600.0
 LOST_BESIDE_OTHERS_S = 86_400.0
+LEAST_SHARED = 4  # parts of a job that two runners speak
 STEPS = 4  # a look counts for at most this part of the lease
 Sign = tuple[str, int]
 """the holder of a job and its beat"""
@@ -83,6 +84,16 @@ class Claims:
             if not queues[tenant]:
                 del queues[tenant]
         return chosen
+
+    def to_assist(self, jobs: Mapping[str, Job]) -> list[Job]:
+        """Returns the jobs that other runners hold and speak, of this build, those that miss most parts first.
+
+        Call it after `choose`, with the same jobs.
+        """
+        others = [job for job in jobs.values() if job.record.status is JobStatus.RUNNING and job.record.holder != self._name]
+        alive = [job for job in others if not self._is_still(job) and job.record.build == self._build(job.record.model)]
+        long = [job for job in alive if job.record.parts - job.record.done >= LEAST_SHARED and self._is_here(job)]
+        return sorted(long, key=lambda job: job.record.done - job.record.parts)
 
     def _last_sign(self, job: Job) -> tuple[Sign, float]:
         sign, known = (job.record.holder, job.record.beat), self._signs.get(job.id)

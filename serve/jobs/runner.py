@@ -9,6 +9,9 @@ A job has at most one holder, which is written into its record and raises its `b
 `lease_s` takes the job over: no clocks are compared. The record is the truth: at each look a runner lets go of what it does not
 give it any more, and takes up what it does, whichever answer was lost. Two that overlap for a moment write the same bytes.
 
+A runner that has room and nothing else to speak assists another: it claims parts on the disk, from the end of the text, and the
+holder leaves them to it for a while. So one book fills all ingress replicas.
+
 Among keys, the one with the fewest parts in progress is next.
 """
 
@@ -26,7 +29,7 @@ from typing import Any, TypeVar
 from pipeline.errors import AtCapacity, NoSpeakableText, StoreUnavailable
 from pipeline.store.threads import ask_store
 from serve.errors import to_api_error
-from serve.jobs.active_job import LONGEST_RETRY_S, ActiveJob
+from serve.jobs.active_job import LONGEST_RETRY_S, ActiveJob, AssistedJob
 from serve.jobs.disk import WAITING_FOR_DISK, is_full
 from serve.jobs.finishing import finish
 from serve.jobs.job_claims import Claims, keys_without_a_turn
@@ -39,6 +42,7 @@ from serve.jobs.webhooks import Receiver, due, senders, tell
 from serve.speech.speech_services import SpeechServices
 
 T = TypeVar("T")
+J = TypeVar("J", bound=ActiveJob)
 
 LOG = logging.getLogger("ray.serve.chattts")
 
@@ -97,6 +101,8 @@ class JobRunner:
         self._look_s = look_s
         self._claims = Claims(self.name, service.config.lease_s, service.build, service.has_files)
         self._active: dict[str, ActiveJob] = {}
+        self._assisted: dict[str, AssistedJob] = {}  # held by others; at most one
+        self._left: set[str] = set()  # jobs of others of which it has spoken what it could
         self._released: dict[str, ActiveJob] = {}  # let go, with a task that still ends
         self._tasks: set[asyncio.Task[Any]] = set()
         self._speaking: Counter[str] = Counter()  # tenant -> parts in progress
@@ -149,11 +155,12 @@ class JobRunner:
         jobs, now = await ask_store(self._service.records.refresh), self._service.records.now()
         queued = (job.record.created_at for job in jobs.values() if job.record.status is JobStatus.QUEUED)
         self._service.queued_s = max(0.0, now - min(queued, default=now))
-        for job_id, active_job in list(self._active.items()):
-            record = jobs[job_id].record if job_id in jobs else None
-            if record is None or not self._holds(record) or record.script != active_job.record.script:
+        for job_id, active_job in [*self._active.items(), *self._assisted.items()]:
+            if job_id not in jobs or not self._may_speak(active_job, jobs[job_id].record):
                 self._let_go(job_id)
+        self._left &= jobs.keys()
         await self._adopt(jobs.values())
+        await self._share()
         for active_job in list(self._active.values()):
             if active_job.beat_at <= _now():
                 await self._beat(active_job)
@@ -164,6 +171,7 @@ class JobRunner:
             await self._leave()
         elif self._config.parallel:
             await self._claim(jobs)
+            await self._assist(jobs)
 
     async def _adopt(self, jobs: Iterable[Job]) -> None:
         """Takes up the jobs that are this runner's by their records, and that nothing of it works on any more."""
@@ -187,6 +195,8 @@ class JobRunner:
             ]
             for active_job in idle[: await asyncio.to_thread(keys_without_a_turn, jobs)]:
                 await self._give_back(active_job)
+        for job in [job for job in chosen if job.id in self._assisted]:
+            self._let_go(job.id)  # its holder is dead; it is claimed once nothing of it is in progress
         for job in [job for job in chosen if job.id not in self._released]:
             known = job.record
 
@@ -200,14 +210,34 @@ class JobRunner:
             if record is not None:
                 await self._hold(replace(job, record=record))
 
+    async def _share(self) -> None:
+        """Leaves parts of this runner's jobs to the runners that have claimed them."""
+        for job in list(self._active.values()):
+            if finished := job.share(await asyncio.to_thread(job.files.claims), _now()):
+                await asyncio.to_thread(job.files.release, finished)
+
+    async def _assist(self, jobs: Mapping[str, Job]) -> None:
+        """Claims as many parts of another runner's job as there is room for."""
+        waiting = sum(len(job.waiting) for job in (*self._active.values(), *self._assisted.values()))
+        free = self._room.most - self._room.speaking - waiting
+        if free <= 0:
+            return
+        if not self._assisted:
+            jobs = {job_id: job for job_id, job in jobs.items() if job_id not in self._left | self._released.keys()}
+            for job in (await asyncio.to_thread(self._claims.to_assist, jobs))[:1]:
+                with contextlib.suppress(OSError, ValueError):  # it has just been removed
+                    self._assisted[job.id] = await asyncio.to_thread(self._opened, AssistedJob, job)
+        for assisted in list(self._assisted.values()):
+            assisted.waiting.extend(await asyncio.to_thread(assisted.claim_more, free))
+            if self._assisted.get(assisted.id) is not assisted:
+                await asyncio.to_thread(assisted.files.release, assisted.claimed)
+            elif assisted.is_left and not assisted.missing:
+                self._let_go(assisted.id)
+
     async def _hold(self, job: Job) -> None:
-        files = self._service.files(job.id)
-
-        def read() -> ActiveJob:
-            return ActiveJob(job.id, job.record, files, files.script(job.record.script), files.lengths())
-
         try:
-            active_job = await asyncio.to_thread(read)
+            await asyncio.to_thread(lambda files: files.release(files.claims()), self._service.files(job.id))  # of the dead
+            active_job = await asyncio.to_thread(self._opened, ActiveJob, job)
         except (OSError, ValueError) as error:
             LOG.error("jobs: the files of %s cannot be read: %s", job.id, error)
             lost = JobError(code="files_lost", message="the files of this job are lost; send it again")
@@ -217,6 +247,10 @@ class JobRunner:
         self._active[job.id] = active_job
         LOG.info("job %s: %d of %d parts are to be spoken", job.id, active_job.missing, job.record.parts)
         self._woken.set()
+
+    def _opened(self, kind: type[J], job: Job) -> J:
+        files = self._service.files(job.id)
+        return kind(job.id, job.record, files, files.script(job.record.script), files.lengths())
 
     async def _beat(self, job: ActiveJob) -> None:
         rate, done, waiting_for = job.rate(_now()), job.done, job.waiting_for
@@ -236,6 +270,8 @@ class JobRunner:
         """Gives the jobs back of which no part is in progress: another replica goes on at once."""
         for job in [job for job in self._active.values() if not job.tasks]:
             await self._give_back(job)
+        for assisted in [job for job in self._assisted.values() if not job.tasks]:
+            self._let_go(assisted.id)
 
     async def _give_back(self, job: ActiveJob) -> None:
         self._let_go(job.id)
@@ -245,6 +281,11 @@ class JobRunner:
             return record.model_copy(update=free) if self._holds(record) else None
 
         await ask_store(self._service.records.change, job.id, queued)
+
+    def _may_speak(self, job: ActiveJob, record: JobRecord) -> bool:
+        """True if a job is still to be spoken as it is, by its holder or by who assists another holder."""
+        is_as_it_was = record.status is JobStatus.RUNNING and record.script == job.record.script
+        return is_as_it_was and (record.holder == self.name) == (job.id in self._active)
 
     def _holds(self, record: JobRecord) -> bool:
         return record.status is JobStatus.RUNNING and record.holder == self.name
@@ -267,11 +308,15 @@ class JobRunner:
 
     def _let_go(self, job_id: str) -> None:
         """Stops working on a job; what is finished stays."""
-        job = self._active.pop(job_id, None)
+        assisted = self._assisted.pop(job_id, None)
+        job = assisted or self._active.pop(job_id, None)
+        if assisted is not None:
+            self._left.add(job_id)
         if job is not None:
             self._released[job_id] = job
             for task in job.tasks - {asyncio.current_task()}:
                 task.cancel()
+            self._beside(_claims_released(job))
 
     def _begin_parts(self) -> None:
         """Begins as many parts as may be spoken at once, and finishes the jobs that miss none."""
@@ -306,10 +351,11 @@ class JobRunner:
 
     def _next_jobs(self) -> Iterator[ActiveJob]:
         """Yields the jobs with a part that can be spoken, that of the key which is served least first."""
-        ready = [job for job in self._active.values() if job.waiting and job.retry_at <= _now()]
+        jobs = (*self._active.values(), *self._assisted.values())
         yield from sorted(
-            ready,
+            [job for job in jobs if job.waiting and job.retry_at <= _now()],
             key=lambda job: (
+                job.id in self._assisted,
                 self._speaking[job.record.tenant],
                 self._last_turn.get(job.record.tenant, 0),
                 job.record.created_at,
@@ -332,10 +378,13 @@ class JobRunner:
         """Speaks one part and keeps it; a failure that may pass is tried again later. Returns True if there was no room."""
         number = job.number_of(key)
         try:
+            if not await asyncio.to_thread(job.claim, key):
+                job.leave(key, _now())
+                return False
             spoken = await speak_part(
                 self._speech, job.record.tenant, f"{job.id}.{number}.{job.attempts}", job.script.body_of(number)
             )
-            await asyncio.to_thread(job.files.keep, key, spoken.pcm, spoken.notes)
+            await asyncio.to_thread(job.write, key, spoken.pcm, spoken.notes)
             job.keep(key, spoken.seconds(job.record.output.sample_rate))
         except OSError as error:
             LOG.error("job %s: a part cannot be kept: %s", job.id, error)
@@ -392,6 +441,13 @@ class JobRunner:
         finally:
             job.is_finishing = False
             self._woken.set()
+
+
+async def _claims_released(job: ActiveJob) -> None:
+    """Gives up what was claimed of a job and is not spoken."""
+    if job.tasks:
+        await asyncio.wait(job.tasks)
+    await asyncio.to_thread(job.files.release, job.claimed)
 
 
 def _now() -> float:

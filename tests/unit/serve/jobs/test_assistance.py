@@ -1,0 +1,157 @@
+"""One book fills all ingress replicas: runners with nothing else to do speak parts of a job that another one holds."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from pipeline.store.open import open_store
+from serve.access.caller import Caller
+from serve.config.jobs import JobsConfig
+from serve.errors import bad_request
+from serve.jobs.body import JobBody
+from serve.jobs.record import JobRecord, JobStatus
+from serve.jobs.runner import JobRunner
+from serve.jobs.service import JobService
+from serve.speech.job import RequestContext
+from tests.support.fakes import Speaker, make_speech_services
+from tests.support.waiting import until
+
+PARTS, PARALLEL = 60, 2
+BOOK = "\n\n".join(f"# Chapter {number}\n\nParagraph {number} says something." for number in range(PARTS))
+
+
+class Replica:
+    """A service and a runner, as one ingress replica has them."""
+
+    def __init__(self, folder: Path, speaker: Speaker) -> None:
+        self.speaker, speech = speaker, make_speech_services(speaker)
+        config = JobsConfig.varied({"lease_s": 0.5, "parallel": PARALLEL})
+        self.service = JobService(config, open_store(str(folder / "store.sqlite")), folder / "jobs", speech)
+        self.runner = JobRunner(self.service, speech, look_s=0.02)
+        self.running = asyncio.create_task(self.runner.run())
+
+    async def end(self) -> None:
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+
+
+@asynccontextmanager
+async def replicas(folder: Path, count: int, pause_s: float = 0.05) -> AsyncIterator[list[Replica]]:
+    (folder / "jobs").mkdir(exist_ok=True)
+    running = [Replica(folder, Speaker(chunks=2, pause_s=pause_s)) for _ in range(count)]
+    try:
+        yield running
+    finally:
+        for replica in running:
+            await replica.end()
+
+
+async def created(replica: Replica, **fields: str) -> str:
+    body = JobBody.model_validate({"input": BOOK, "input_type": "markdown", "response_format": "wav", "seed": 1} | fields)
+    job, _ = await replica.service.of(RequestContext("id", Caller("reader"))).create(body, b"{}")
+    return job.id
+
+
+def record_of(replica: Replica, job_id: str) -> JobRecord:
+    job = replica.service.records.read(job_id)
+    assert job is not None
+    return job.record
+
+
+async def ended(replica: Replica, job_id: str) -> JobRecord:
+    await until(lambda: record_of(replica, job_id).status not in (JobStatus.QUEUED, JobStatus.RUNNING), 60.0)
+    return record_of(replica, job_id)
+
+
+def spoken(running: list[Replica]) -> Counter[str]:
+    """How often each text was spoken."""
+    return Counter(request.text for replica in running for request in replica.speaker.requests)
+
+
+def test_one_book_is_spoken_by_all_replicas_and_no_part_twice(tmp_path: Path):
+    async def scenario() -> None:
+        async with replicas(tmp_path, 4) as running:
+            job_id = await created(running[0])
+            record = await ended(running[0], job_id)
+            assert (record.status, record.done) == (JobStatus.SUCCEEDED, record.parts)
+            shares = [len(replica.speaker.requests) for replica in running]
+            assert min(shares) >= PARTS / 10, shares
+            assert set(spoken(running).values()) == {1}
+            assert not running[0].service.files(job_id).claims()
+
+    asyncio.run(scenario())
+
+
+def test_the_file_is_that_of_one_replica(tmp_path: Path):
+    async def file_of(count: int) -> bytes:
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        async with replicas(folder, count) as running:
+            job_id = await created(running[0], response_format="flac")
+            record = await ended(running[0], job_id)
+            return running[0].service.files(job_id).result_file(record.result).read_bytes()
+
+    assert asyncio.run(file_of(1)) == asyncio.run(file_of(3))
+
+
+@pytest.mark.parametrize("victim", ["holder", "assistant"])
+def test_whoever_dies_the_book_ends_whole(tmp_path: Path, victim: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("serve.jobs.active_job.LONGEST_CLAIM_S", 0.5)
+
+    async def scenario() -> None:
+        async with replicas(tmp_path, 2) as running:
+            job_id = await created(running[0])
+            await until(lambda: all(len(replica.speaker.requests) > PARALLEL for replica in running))
+            holder = next(replica for replica in running if record_of(replica, job_id).holder == replica.runner.name)
+            dying = holder if victim == "holder" else next(replica for replica in running if replica is not holder)
+            await dying.end()
+            survivor = next(replica for replica in running if replica is not dying)
+            record = await ended(survivor, job_id)
+            assert (record.status, record.done) == (JobStatus.SUCCEEDED, record.parts)
+            repeated = [text for text, times in spoken(running).items() if times > 1]
+            assert len(repeated) <= 2 * PARALLEL, "what was in progress, and no more"
+
+    asyncio.run(scenario())
+
+
+def test_a_job_that_is_cancelled_is_left_by_all(tmp_path: Path):
+    async def scenario() -> None:
+        async with replicas(tmp_path, 3) as running:
+            job_id = await created(running[0])
+            await until(lambda: all(replica.speaker.requests for replica in running))
+            await running[0].service.of(RequestContext("id", Caller("reader"))).cancel(job_id)
+            await until(lambda: all(replica.speaker.opened == replica.speaker.closed for replica in running))
+            before = [len(replica.speaker.requests) for replica in running]
+            await asyncio.sleep(0.3)
+            assert [len(replica.speaker.requests) for replica in running] == before
+            assert None not in running[0].service.files(job_id).claims().values(), "nobody claims what nobody speaks"
+
+    asyncio.run(scenario())
+
+
+def test_a_part_that_cannot_be_spoken_fails_the_job_once(tmp_path: Path):
+    class Refusing(Speaker):
+        async def stream(self, request):  # type: ignore[no-untyped-def]
+            if f"Paragraph {PARTS - 3} " in request.text:
+                raise bad_request("wrong_text", "nobody can speak this")
+            async for chunk in super().stream(request):
+                yield chunk
+
+    async def scenario() -> None:
+        (tmp_path / "jobs").mkdir()
+        running = [Replica(tmp_path, Refusing(chunks=2, pause_s=0.02)) for _ in range(3)]
+        try:
+            job_id = await created(running[0])
+            record = await ended(running[0], job_id)
+            assert record.status is JobStatus.FAILED
+            assert record.error is not None
+            assert record.error.code == "wrong_text"
+        finally:
+            for replica in running:
+                await replica.end()
+
+    asyncio.run(scenario())
