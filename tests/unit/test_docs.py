@@ -135,7 +135,7 @@ NAMED: dict[str, tuple[Iterable[str], Any]] = {
         lambda name: METRICS & {name, f"chattts_{name}"},
     ),
     "header": (set(re.findall(r"`(X-[A-Za-z-]+)", TEXT)) - {"X-Forwarded-For"}, lambda name: name.lower() in SOURCES.lower()),
-    "route": (re.findall(r"(?<!\d)(/(?:v1|admin)/(?:single-use-token|[a-z/]+))", TEXT), is_route),
+    "route": (re.findall(r"(?<!\d)(/(?:v1|admin)/(?:single-use-token|pronunciation-dictionaries|[a-z/]+))", TEXT), is_route),
     "error": (
         re.findall(r"`(\w+)`", "".join(re.findall(r"^\| \d{3} (\| .*? \|)", section("docs/api.md", "Errors"), re.MULTILINE))),
         lambda code: f'"{code}"' in SOURCES,

@@ -62,6 +62,11 @@ class LexiconLibrary:
             raise UnknownLexicon("no such lexicon; PUT /v1/lexicons/{id} creates one", param="lexicon")
         return lexicon.entries
 
+    def ids(self, owner: str) -> list[str]:
+        """Returns the ids of an owner's lexicons."""
+        newest = {} if self._mirror is None else self._mirror.newest()
+        return sorted(lexicon_id for lexicon_id, lexicon in newest.items() if lexicon.owner == owner)
+
     def put(self, lexicon_id: str, entries: Entries, writer: Writer = OPERATOR) -> int:
         """Stores a lexicon in place of an earlier one, which keeps its owner; returns its version.
 

@@ -13,7 +13,7 @@ from serve.http.protocol import ErrorForm, Protocol
 KEY_HEADER = "xi-api-key"
 """by which their clients are known where other protocols have the same path"""
 
-SERVED = ("text-to-speech", "text-to-dialogue", "voices", "user", "single-use-token")
+SERVED = ("text-to-speech", "text-to-dialogue", "voices", "user", "single-use-token", "pronunciation-dictionaries")
 
 NAMES: dict[str, tuple[int, str]] = {
     # Our code -> status and name there. Their clients repeat a 429 on their own.
@@ -63,7 +63,9 @@ PROTOCOL = Protocol(
     paths=(*(f"/v1/{part}" for part in SERVED), "/v2/voices", "/elevenlabs"),
     shared_paths=("/v1/models",),
     is_known_by=lambda headers: KEY_HEADER in headers,
-    routers=tuple(f"serve.protocols.elevenlabs.{part}routes" for part in ("", "dialogue_", "voice_", "account_")),
+    routers=tuple(
+        f"serve.protocols.elevenlabs.{part}routes" for part in ("", "dialogue_", "voice_", "account_", "dictionary_")
+    ),
     error=error_form,
     has_key_message=lambda path: path.endswith("stream-input"),
     socket_error=socket_error,
