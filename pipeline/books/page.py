@@ -21,6 +21,7 @@ from lxml import etree
 from pipeline.text.markup.elements import (
     LONGEST_LETTER,
     LONGEST_MARK,
+    PROGRAM_SIGNS,
     SOUNDS,
     VOID,
     Sound,
@@ -28,6 +29,7 @@ from pipeline.text.markup.elements import (
     is_mark,
     is_note_text,
     is_page_number,
+    is_program,
     is_raised,
     raised,
 )
@@ -167,6 +169,7 @@ class _Reader:
         self._pieces: list[str] = []
         self._silence: Element | None = None  # the outermost element that is silent
         self._is_mark = False  # it is so within its paragraph alone
+        self._is_program = False  # the block is one
         self._verbatim = 0  # open elements whose white space counts
         self._numbers: list[int | None] = []  # of the open lists; None: its items have none
         self._number = ""  # of the item whose text has not begun
@@ -223,6 +226,8 @@ class _Reader:
         elif name == "li" and self._numbers and (number := self._numbers[-1]) is not None:
             self._number, self._numbers[-1] = f"{number}. ", number + 1
         self._verbatim += name == "pre"
+        prefix, _, language = attributes.get("class", "").partition("language-")
+        self._is_program |= name == "code" and self._verbatim > 0 and prefix == "" and is_program(language)
 
     def _is_mark_here(self, name: str, element: Element, attributes: Mapping[str, str]) -> bool:
         if is_mark(attributes) or is_page_number(attributes, text := text_of(element)):
@@ -266,7 +271,9 @@ class _Reader:
 
     def _end_block(self) -> None:
         """Keeps the block if it has text; ids without text belong to the next one."""
-        lines = (" ".join(line.split()) for line in "".join(self._pieces).replace("\ufffd", "").split("\n"))
+        written = "".join(self._pieces).replace("\ufffd", "")
+        written, self._is_program = PROGRAM_SIGNS.sub(" ", written) if self._is_program else written, False
+        lines = (" ".join(line.split()) for line in written.split("\n"))
         text = "\n".join(lines).strip().strip(_INVISIBLE)
         self._pieces.clear()
         if text:

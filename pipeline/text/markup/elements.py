@@ -61,6 +61,16 @@ INLINE = _names(
 VOID = frozenset(["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"])
 """they have no end"""
 
+PROGRAM_SIGNS = re.compile(r"[!-$&(-+/:-@\[-`{-~]+|(?<!\w)['\"-]+|['\"]+(?!\w)|(?<=\w)\"|-(?=\W)")
+"""what is not heard of a program"""
+_PROSE_FENCES = _names("text txt plain plaintext markdown md none email mail poem quote csv tsv output")
+
+
+def is_program(language: str) -> bool:
+    """True for what stands in a fence of code, or an element of its class, with the name of a programming language."""
+    return language != "" and language.lower() not in _PROSE_FENCES
+
+
 LONGEST_MARK = 24
 """of a page number or the mark of a note; what is longer is text [characters]"""
 LONGEST_LETTER = 3

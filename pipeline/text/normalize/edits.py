@@ -98,6 +98,8 @@ _STRUCTURE = re.compile(
     r"|(?:[a-z]|[ivx]{2,4})\.(?!\S)"
 )
 _APART = re.compile(r"\s*(?:#{1,6}[ ]|\||[-=*_~#+]{3})")
+_TIMED = re.compile(r"\d{1,2}[:.][0-5]\d(?:\s?[-–]\s?\d{1,2}[:.][0-5]\d)?\s")
+"""begins a line of a timetable"""
 _APART_WORD = re.compile(
     r"(?:twen|thir|for|fif|six|seven|eigh|nine)ty$|^(?:well|self|non|half|ex|high|low|long|short)$", re.IGNORECASE
 )
@@ -278,7 +280,13 @@ def _line_ends(source: str) -> Iterator[Edit]:
     for number, (end, before, after) in enumerate(zip(ends, lines, lines[1:], strict=False)):
         quote = _QUOTE.match(after) if _QUOTE.match(before) else None
         rest = after[quote.end() :] if quote else after
-        if not before.strip() or not rest.strip() or _STRUCTURE.match(rest) or _APART.match(before):
+        if (
+            not before.strip()
+            or not rest.strip()
+            or _STRUCTURE.match(rest)
+            or _APART.match(before)
+            or (_TIMED.match(before) and _TIMED.match(rest))
+        ):
             continue
         if not rows.isdisjoint((number, number + 1, number + 2)):
             continue  # one of a table

@@ -19,7 +19,7 @@ from pipeline.text.normalize.rule import Drop, Gap, Match, Outcome, Rule, before
 _ARROW = r"(?:[→←↔]|<?[-=]{1,12}>|<[-=]{2,12}(?!\d))"
 _ARROWS = re.compile(_ARROW)
 _VALUE_BEFORE = re.compile(r"(?:\d[%℃°]?[CF]?|(?<![A-Za-z])[A-Za-z]|[α-ω])\s?$", re.ASCII)
-_VALUE_AFTER = re.compile(r"\s?(?:[$€£¥+-]?\d|[A-Za-z](?![A-Za-z])|[α-ω])", re.ASCII)
+_VALUE_AFTER = re.compile(r"\s?(?:[$€£¥+-]?\d|[+-]?∞|[A-Za-z](?![A-Za-z])|[α-ω])", re.ASCII)
 _CHINESE_BEFORE = re.compile(r"[\u4e00-\u9fff\d%]\s?$")
 _CHINESE_AFTER = re.compile(r"\s?[\u4e00-\u9fff\d]")
 

@@ -46,7 +46,7 @@ def _display(match: Match, language: Language) -> Outcome:
 
 
 def _power(match: Match, language: Language) -> Outcome:
-    return tex_words(match[0], language) or None
+    return tex_words(re.sub(r"\^\(([^()]*)\)", r"^{\1}", match[0]), language) or None
 
 
 def _masked(match: Match, language: Language) -> Outcome:
@@ -77,7 +77,8 @@ def _product(match: Match, language: Language) -> Outcome:
 def _raised(match: Match, language: Language) -> Outcome:
     """The mc^2 of E=mc^2: its letters one by one."""
     spoken = spelled(match["letters"][:-1])
-    return join_words([spoken, tex_words(f"{match['letters'][-1]}^{{{match['power'].strip('^{}')}}}", language)])
+    power = match["power"].strip("^{}").translate(_PLAIN_POWERS)
+    return join_words([spoken, tex_words(f"{match['letters'][-1]}^{{{power}}}", language)])
 
 
 def _unit(match: Match, language: Language) -> Outcome:
@@ -87,6 +88,7 @@ def _unit(match: Match, language: Language) -> Outcome:
     return (UNITS | CLOSE_UNITS)[match["unit"]][2 if language == "zh" else 1]
 
 
+_PLAIN_POWERS = str.maketrans("²³", "23")
 _TEN = r"10(?:\^|-?[⁰¹²³⁴⁵⁶⁷⁸⁹]|⁻)"
 RULES: list[Rule] = [
     rule(
@@ -114,7 +116,7 @@ RULES: list[Rule] = [
     ),
     rule(
         "a",
-        rf"{NOT_IN_WORD}(?P<letters>[a-z]{{2,3}})(?P<power>\^(?:{_GROUP}|-?\d{{1,4}}|[A-Za-z](?![A-Za-z])))",
+        rf"{NOT_IN_WORD}(?P<letters>[a-z]{{2,3}})(?P<power>\^(?:{_GROUP}|-?\d{{1,4}}|[A-Za-z](?![A-Za-z]))|(?<=[=+-].[a-z][a-z])[²³]|(?<=[=+-][a-z][a-z])[²³])",
         _raised,
         "numbers",
     ),
@@ -140,6 +142,13 @@ RULES: list[Rule] = [
         "numbers",
     ),
     rule("a", r"(?<=\d\s)x(?=\s\d[\d.]{0,12}\s?=)", ("times", "乘"), "numbers"),
+    rule(  # (a+b)/2, 1/x, a/(b+c), ∂f/∂x
+        "/",
+        r"(?:(?<=[A-Za-z0-9²³!]\))(?=/(?:\d{1,4}(?![\d/])|\(|[a-z√π](?![a-z])))|(?<=(?<![A-Za-z])[a-z0-9])(?=/\()"
+        r"|(?<=(?<![\d.,/])\d)(?=/[nrtxyz](?![A-Za-z]))|(?<=(?<![A-Za-z])[nrtxyz])(?=/\d(?!\d))|(?=/∂))/",
+        ("over", "除以"),
+        "numbers",
+    ),
     rule("|", r"(?<=\([A-Z])\|(?=[A-Z]\))", ("given", Gap.COMMA)),
     rule(
         "a",

@@ -26,6 +26,7 @@ _HAD_AFTER = re.compile(
 _TIMES_AFTER = re.compile(
     r"(?: (?:as|more|less|the|a|per|daily|weekly|zoom|magnification|leverage|[a-z]{3,8}er)|/(?:day|week|wk|month|mo|year|yr))\b"
 )
+_SHORT_NAMES = frozenset(word_list("short names"))
 _ORGANISATION_BEFORE = re.compile(r"\b(?:[Tt]he|by|from|with|to)\s$")
 _ORGANISATION_AFTER = re.compile(rf"(?:'s)?\s(?:{alternatives(word_list('of an organisation'))})")
 
@@ -122,6 +123,11 @@ def _contraction(match: Match, language: Language) -> Outcome:
     return latin_word(written.replace("'", ""))
 
 
+def _speaker(match: Match, language: Language) -> Outcome:
+    """The BEN of BEN: Hello."""
+    return match[0].capitalize() if match[0] in _SHORT_NAMES else None
+
+
 def _dotted_letters(match: Match, language: Language) -> Outcome:
     return letters(match[0].replace(".", ""))
 
@@ -171,6 +177,7 @@ NAMES: list[Rule] = [  # behind them
     rule("a", rf"{NOT_IN_WORD}([A-F])-(?=[\s.,;:!?)]|$)(?!\s(?:and|or|to)\s)", _grade),
     rule("a", rf"{NOT_IN_WORD}([CF])#(?![A-Za-z0-9#])", lambda match, _: f"{match[1]} sharp"),
     rule("a", r"[A-Za-z]{1,32}(?:'[A-Za-z]{1,10}){1,3}(?!'?[A-Za-z])", _contraction),
+    rule("a", r"(?<![^\n])[A-Z]{2,4}(?=[ ]?(?:[:>(\n]|$))", _speaker),
     rule("a", r"[A-Za-z]+", _word),
     rule("g", r"[α-ωΑ-Ω](?![α-ωΑ-Ω])(?<![α-ωΑ-Ω].)", _greek),
 ]

@@ -247,7 +247,7 @@ def _algebra(match: Match, language: Language) -> Outcome:
     context = before(match, 24)
     term = re.search(r"(?:[²³⁰¹⁴⁵⁶⁷⁸⁹)]|\^\d|\d[abkntxyz]|(?<![A-Za-z])[a-z])\s?$", context, re.ASCII)
     around = re.split("[.。,，]", context)[-1] + re.split("[.。,，]", match.string[match.end() : match.end() + 24])[0]
-    signs = r"[=+²³^)]" if term and term[0].endswith(" ") else r"[=+≤≥]"
+    signs = r"[=+²³^)<>≤≥]" if term and term[0].endswith(" ") else r"[=+≤≥]"
     is_formula = re.search(signs, around) or re.search(r"(?<![A-Za-z])[nxyz]$", context, re.ASCII)
     return _minus(match, language) if term and is_formula else None
 

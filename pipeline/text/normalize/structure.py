@@ -11,6 +11,7 @@ separated by pauses. The stop behind the number of a list item is a pause, so th
 import re
 from collections.abc import Iterator
 
+from pipeline.text.markup.elements import PROGRAM_SIGNS, is_program
 from pipeline.text.normalize.rule import Drop, Gap
 
 Marked = dict[int, tuple[int, Gap | Drop]]
@@ -20,7 +21,7 @@ _ITEM = re.compile(
     r"(?:(?P<bullet>[-*+•★☆–][ ]{1,6}(?=\S))(?P<box>\[[ xX]?\][ ]{1,4})?|(?P<heading>#{1,6}[ ]{1,4}))?"
     r"(?P<number>(?:\d{1,3}(?:\.\d{1,3}){0,3}|[A-Za-z](?=\)))(?P<stop>[.)](?![\d.])(?=[ ]{1,4}\S|[\u4e00-\u9fff]|[A-Z][a-z])))?"
 )
-_FENCE = re.compile(r"[ ]{0,12}(?:`{3,}|~{3,})[ ]?[A-Za-z0-9+#._-]{0,20}[ ]{0,8}$")
+_FENCE = re.compile(r"[ ]{0,12}(?:`{3,}|~{3,})[ ]?(?P<language>[A-Za-z0-9+#._-]{0,20})[ ]{0,8}$")
 _RULE = re.compile(r"[ ]{0,12}(?:([-*_=~#+—<>^])[ ]?)(?:\1[ ]?){2,}$|[ ]{0,12}[+|—=][-+|—=: ]{2,}[+|—=]?[ ]{0,12}$")
 _ALIGNMENT = re.compile(r"[ ]{0,12}\|?[ ]{0,9}:?-{1,}:?[ ]{0,9}(?:\|[ ]{0,9}:?-{1,}:?[ ]{0,9})*\|?[ ]{0,12}$")
 _CLOSING = re.compile(r"[ ]+#{1,6}[ ]*$")
@@ -36,11 +37,12 @@ def marked_lines(text: str) -> Marked:
     marks: Marked = {}
     lines = list(_lines(text))
     tables = _table_lines(text, lines)
-    in_fence = False
+    in_fence = is_in_program = False
     for index, (start, stop) in enumerate(lines):
         line = text[start:stop]
-        if _FENCE.match(line):
+        if fence := _FENCE.match(line):
             in_fence = not in_fence
+            is_in_program = in_fence and is_program(fence["language"])
             marks[start] = (stop, Drop("markup", Gap.STOP))
         elif index in tables:
             marks |= _row(line, start, stop)
@@ -48,6 +50,9 @@ def marked_lines(text: str) -> Marked:
             marks |= _marked(line, start, stop)
         elif prompt := _PROMPT.match(line):
             marks[start] = (start + prompt.end(), Drop("markup", Gap.STOP))
+        elif is_in_program:
+            signs = PROGRAM_SIGNS.finditer(line)
+            marks |= {start + sign.start(): (start + sign.end(), Drop("markup", Gap.SPACE)) for sign in signs}
     return marks
 
 

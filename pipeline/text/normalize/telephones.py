@@ -78,7 +78,8 @@ _NUMBER_BEFORE = re.compile(
 RULES: list[Rule] = [  # before dates and quantities, which look similar
     rule(
         "*#",
-        r"[*#]号?(?=键)|(?<=按)[*#](?!\d)|(?:(?<=press )|(?<=Press )|(?<=then )|(?<=push )|(?<=dial ))[*#](?![*\w])|"
+        r"[*#]号?(?=键)|(?:(?<=[Dd]ial )|(?<=[Pp]ress )|(?<=ialing )|(?<=ressing )|(?<=or ))[*#](?=\d\d(?![\d*#]))|"
+        r"(?<=按)[*#](?!\d)|(?:(?<=press )|(?<=Press )|(?<=then )|(?<=push )|(?<=dial ))[*#](?![*\w])|"
         r"[*#]{1,2}\d[\d*#]{0,20}#",
         _keys,
         "numbers",

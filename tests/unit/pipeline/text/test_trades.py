@@ -46,6 +46,21 @@ few = settings(max_examples=examples(40))
     ("about 6 in. Then", "about six inches. Then"),
     ("10 in 5 days, 1/2 in 2020", "ten in five days, one half in twenty twenty"),
     ("It came in. 3 left.", "It came in. three left."),
+    ("it is n(n+1)/2 or (x+1)/(x-1)", "it is n, n plus one, over two or, x plus one, over, x minus one"),
+    ("f(x) = 1/x", "f of x equals one over x"),
+    ("and/or, 24/7, w/o, 3/4", "and or, twenty four seven, without, three quarters"),
+    ("n/a, a/c, (b)/c", "not applicable, a c, b, over c"),
+    ("E = mc², 5 cm²", "E equals m c squared, five square centimeters"),
+    ("e^(-x), aₙ, ∛8", "e to the power of minus x, a sub n, the cube root of eight"),
+    ("3x - 5 > 7, x → ∞", "three X minus five is greater than seven, x to infinity"),
+    ("2x - 3x faster", "two X to three times faster"),
+    ("Dial *67 or *69 now", "Dial star sixty seven or star sixty nine now"), ("the *67 note", "the times sixty seven note"),
+    ("BEN: Yes.\nSUE: No.\nSUE\nYes.", "Ben, Yes. Sue, No. Sue. Yes."), ("FAQ: see BEN", "F A Q, see B E N"),
+    ("CEO: yes", "C E O, yes"),
+    ("10:15 The keynote of Ann\n11:00 Break", "ten fifteen The keynote of Ann. eleven o clock Break"),
+    ("```python\nx = f(\"a\")  # one\n```\nSo.", "x f a one. So."),
+    ("```\nx = 1 at 3:30\n```", "x equals one at three thirty."),
+    ("```text\nIt costs $5.\n```", "It costs five dollars."),
 ])  # fmt: skip
 def test_the_notation_of_a_trade(written: str, spoken: str):
     assert normalize(written).text == spoken
