@@ -72,10 +72,10 @@ async def models(services: RequestServices) -> dict[str, Any]:
 
 @any_key
 async def model(uuid: str, services: RequestServices) -> dict[str, Any]:
-    found = next((voice for voice in voices_of(services) if voice["uuid"] == uuid), None)
-    if found is None:
+    voice = next((card for card in voices_of(services) if card["uuid"] == uuid), None)
+    if voice is None:
         raise bad_request("model_not_found", "no such model; GET /v1/models lists them", status=404)
-    return found
+    return voice
 
 
 def voices_of(services: Services) -> list[dict[str, Any]]:

@@ -66,7 +66,7 @@ class RulesBody(Body):
 @router.post(f"{PATH}/add-from-rules", openapi_extra=takes(RulesBody), responses=REFUSED)
 @requires(Scope.TEXT, stores=True)
 async def add_from_rules(request: Request, services: RequestServices) -> Response:
-    return await kept(await services.bodies.read_json(request, partial(read_body, RulesBody)), request, services)
+    return await creation(await services.bodies.read_json(request, partial(read_body, RulesBody)), request, services)
 
 
 @router.post(f"{PATH}/add-from-file", responses=REFUSED)
@@ -81,7 +81,7 @@ async def add_from_file(request: Request, services: RequestServices) -> Response
         body = read_values(RulesBody, {**values, "rules": list(rules_in(await file.read()))})
     finally:
         await form.close()
-    return await kept(body, request, services)
+    return await creation(body, request, services)
 
 
 @router.get(PATH, responses=REFUSED)
@@ -102,7 +102,7 @@ async def dictionary(name: str, request: Request, services: RequestServices) -> 
     return {**card(name, entries, caller_of(request).writer.id), "rules": [rule_of(entry) for entry in entries]}
 
 
-async def kept(body: RulesBody, request: Request, services: Services) -> Response:
+async def creation(body: RulesBody, request: Request, services: Services) -> Response:
     """Stores the rules that have an alias under an id that begins with the name; the others are named as ignored.
 
     Raises:

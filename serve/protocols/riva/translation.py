@@ -42,6 +42,8 @@ STATUSES: Mapping[int, grpc.StatusCode] = {
 }
 PINYIN = re.compile(r"[a-zü:]+[1-5](?: [a-zü:]+[1-5])*")
 PHONEMES = re.compile(r"[\u0250-\u02ff/@{}\[\]]")
+STYLED = re.compile(r"(.*Magpie.*?)[.-](?:Angry|Calm|Disgusted|Fearful|Happy|Neutral|Sad|PleasantSurprised)", re.IGNORECASE)
+"""a name of a voice of Magpie's with a style, which no voice here has"""
 MOST_DICTIONARY_CHARS = 20_000
 
 
@@ -80,10 +82,12 @@ def speech_fields(request: Any, *, stream: bool) -> dict[str, Any]:
     unknown = dict(options.model_extra or {})
     if request.HasField("zero_shot_data") and request.zero_shot_data.quality:
         unknown["zero_shot_data.quality"] = True
+    if styled := STYLED.fullmatch(request.voice_name):
+        unknown["voice_name.style"] = True
     fields = {
         "input": request.text,
         "input_type": "ssml" if request.text.lstrip()[:6] == "<speak" else None,
-        "voice": request.voice_name or None,
+        "voice": (styled[1] if styled else request.voice_name) or None,
         "language": request.language_code or None,
         "response_format": FORMATS[request.encoding],
         "sample_rate": request.sample_rate_hz or None,

@@ -20,7 +20,7 @@ from serve.protocols.riva import protocol
 from serve.protocols.riva.calls import address_of
 from tests.support.demo_voice import demo_speaker
 from tests.support.effort import examples
-from tests.support.fakes import CHUNK, Speaker, make_services
+from tests.support.fakes import CHUNK, Speaker, make_services, shipped_library
 from tests.support.guarded import add, ring_of
 from tests.support.live_server import CANARY, serving
 from tests.support.recordings import SAID, spoken, written
@@ -84,6 +84,19 @@ def test_the_voices_of_a_model_are_listed(caller: Caller):
     assert found[0][1]["language_code"] == "en,zh"
     assert len(caller.config("tts-1").model_config) == 2
     assert refusal(lambda: caller.config(CANARY)) == ("NOT_FOUND", "model_not_found")
+
+
+@pytest.mark.parametrize("name", ["Magpie-Multilingual.EN-US.Mia", "Magpie-ZeroShot.Male", "English-US-Magpie-Flow.Female"])
+def test_the_style_of_a_voice_is_named_and_the_voice_speaks(name: str):
+    speaker = Speaker()
+    with riva_serving(make_services(speaker, voice_id=shipped_library().canonical)) as address:
+        caller = Caller(address)
+        assert "x-ignored-fields" not in caller.whole(text=TEXT, voice_name=name)[1]
+        for style in (".Angry", "-Sad", ".pleasantsurprised"):
+            assert caller.whole(text=TEXT, voice_name=name + style)[1]["x-ignored-fields"] == "voice_name.style"
+        unknown = f"{name}.{CANARY}"
+        assert refusal(lambda: caller.whole(text=TEXT, voice_name=unknown)) == ("INVALID_ARGUMENT", "voice_not_found")
+    assert len({request.voice for request in speaker.requests}) == 1
 
 
 def test_what_has_no_effect_is_named_or_refused():
