@@ -19,6 +19,7 @@ pytestmark = pytest.mark.nightly
 ROUTE = "/elastic"
 CLIENTS = 6
 GROWTH_S = 240.0  # a replica is a Python process: on a busy machine it takes its time
+BOOK = "\n\n".join(f"Paragraph {number} of a book. {LONG[:200]}" for number in range(200))
 BODY = {"input": LONG[:400], "response_format": "pcm", "seed": 3, "deadline_ms": 120_000, "cache": "no-store", **FLAT}
 
 
@@ -32,7 +33,8 @@ def running(deployment: str) -> int:
 def elastic(started: Cluster) -> Iterator[Cluster]:
     first = document_of("dev.yaml", app="chattts", route="/")
     first["http_options"]["port"] = started.port
-    second = document_of("dev.yaml", app="elastic", route=ROUTE, limits={"chunk_timeout_s": 120.0, "max_in_flight": 64})
+    limits = {"chunk_timeout_s": 120.0, "max_in_flight": 64}
+    second = document_of("dev.yaml", app="elastic", route=ROUTE, limits=limits, jobs={"parallel": "auto"})
     for deployment in second["applications"][0]["deployments"]:
         if deployment["name"] in ("AcousticModel", "Vocoder"):
             # The demo's steps take a tenth of a millisecond: what keeps a GPU busy is a thousandth of it.
@@ -93,6 +95,17 @@ def test_replicas_come_with_the_work_and_go_after_it_and_nothing_is_lost(elastic
     assert {status for status, _ in replies} == {200}
     assert len({audio for _, audio in replies}) == 1, "the same seed is the same audio on every replica"
     assert len(replies[0][1]) > 10_000
+
+
+def test_a_book_alone_brings_a_second_replica(elastic: Cluster, capsys):
+    jobs, began = elastic.url(f"{ROUTE}/v1/audio/jobs"), time.monotonic()
+    job = requests.post(jobs, json={"input": BOOK, "response_format": "wav", "seed": 3}, timeout=60).json()
+    wait_until(lambda: running("AcousticModel") == 2, GROWTH_S)
+    grown_s = time.monotonic() - began
+    wait_until(lambda: requests.get(f"{jobs}/{job['id']}", timeout=60).json()["status"] == "succeeded", GROWTH_S)
+    with capsys.disabled():
+        print(f"\n  two replicas after {grown_s:.1f} s of a book, which took {time.monotonic() - began:.1f} s")
+    wait_until(lambda: running("AcousticModel") == 1, GROWTH_S)
 
 
 def test_what_the_policy_sees_is_exported(elastic: Cluster):
