@@ -25,6 +25,7 @@ TEXTS = (
     "This is one sentence. This is another one, a little longer. And here is the third.",
     "Five one one, two five five. " * 4,
 )
+PAGES = "\n\n".join(f"# Page {page}\n\n{TEXTS[page % len(TEXTS)]}" for page in range(12))  # enough for several replicas
 VOICES = ("default", "alloy", "nova", "seed:7")
 VARIANTS = 4
 LATEST = {"deadline_ms": 120_000, "cache": "no-store"}
@@ -145,7 +146,7 @@ async def dialogue(client: Client, variant: int) -> bytes:
 
 async def job(client: Client, variant: int) -> bytes:
     """Created, waited for, downloaded, deleted."""
-    address = await create_job(client, {"input": "\n\n".join(TEXTS[:3]), "seed": variant, "response_format": "flac"})
+    address = await create_job(client, {"input": PAGES, "input_type": "markdown", "seed": variant, "response_format": "flac"})
     try:
         while True:
             async with client.session.get(address) as reply:

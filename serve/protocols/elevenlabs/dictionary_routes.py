@@ -5,9 +5,10 @@ Out:   JSON
 Never: a sound of phonemes, which the model cannot be told; a lexicon of another key in a list
 """
 
+import asyncio
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Annotated, Any, Literal
 from xml.etree.ElementTree import ParseError
@@ -78,7 +79,8 @@ async def add_from_file(request: Request, services: RequestServices) -> Response
         if not isinstance(file, UploadFile):
             raise bad_request("missing_field", "file is required: a lexicon in PLS", param="file")
         values = {name: value for name, value in form.items() if name != "file"}
-        body = read_values(RulesBody, {**values, "rules": list(rules_in(await file.read()))})
+        rules = await asyncio.to_thread(rules_in, await file.read())
+        body = read_values(RulesBody, {**values, "rules": rules})
     finally:
         await form.close()
     return await creation(body, request, services)
@@ -129,8 +131,8 @@ def unused(rule: Rule) -> Iterator[str]:
     yield from (name for name, value in (rule.model_extra or {}).items() if (name, value) != ("word_boundaries", True))
 
 
-def rules_in(document: bytes) -> Iterator[Mapping[str, Any]]:
-    """Yields the rules of a lexicon in PLS, one for each way to write a word.
+def rules_in(document: bytes) -> list[dict[str, str]]:
+    """Returns the rules of a lexicon in PLS, one for each way to write a word.
 
     Raises:
         ApiError: 400, it is none.
@@ -139,10 +141,12 @@ def rules_in(document: bytes) -> Iterator[Mapping[str, Any]]:
         lexemes = list(fromstring(document).iterfind("{*}lexeme"))
     except (ParseError, DefusedXmlException, LookupError, ValueError):
         raise bad_request("invalid_lexicon", "the file is no lexicon in PLS", param="file") from None
+    rules = []
     for lexeme in lexemes:
         sounds = {kind: text for kind in ("alias", "phoneme") if (text := (lexeme.findtext(f"{{*}}{kind}") or "").strip())}
         for grapheme in lexeme.iterfind("{*}grapheme"):
-            yield {"string_to_replace": (grapheme.text or "").strip(), "type": next(iter(sounds), "alias"), **sounds}
+            rules.append({"string_to_replace": (grapheme.text or "").strip(), "type": next(iter(sounds), "alias"), **sounds})
+    return rules
 
 
 def card(name: str, entries: Iterable[LexiconEntry], owner: str) -> dict[str, Any]:
