@@ -21,6 +21,8 @@ from serve.speech.schemas.speech import DATED, MODELS, OTHER_MODELS, REFINE, Ref
 
 HABITS = {"oral": "oral", "laugh": "laugh", "pause": "break"}
 """field of RefineParams -> its name in a body and in ChatTTS's tokens: [oral_2], [break_4]"""
+OF_HUBS = "openai/"
+"""what hubs write before OpenAI's names"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class ModelSelector:
         """
         rollout = self.rollout
         if model not in rollout.versions and model not in rollout.names:
-            model = self._aliases.get(model.lower(), model)
+            model = self._meant(model)
         if model in rollout.versions:
             return rollout.versions[model]
         if model in rollout.names:
@@ -98,6 +100,12 @@ class ModelSelector:
             ErrorSpec(404, "not_found_error", "model_not_found", False),
             param="model",
         )
+
+    def _meant(self, model: str) -> str:
+        """Returns the name that is meant by one in another case, of another service, or of a hub of many services' models."""
+        lowered = model.lower()
+        own = {name.lower(): name for name in (*self.rollout.names, *self.rollout.versions)}
+        return self._aliases.get(lowered) or own.get(lowered) or lowered.removeprefix(OF_HUBS)
 
     @property
     def ids(self) -> tuple[str, ...]:

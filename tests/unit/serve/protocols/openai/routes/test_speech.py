@@ -92,7 +92,7 @@ def test_what_clients_of_other_servers_send_is_understood():
         assert sent(instructions="Speak kindly. " * 300)[1].headers["X-Ignored-Fields"] == "instructions"
         for name, kind in (("MP3", "audio/mpeg"), ("ogg", "audio/ogg; codecs=opus"), ("WebM", 'audio/webm; codecs="opus"')):
             assert sent(response_format=name)[1].headers["Content-Type"] == kind
-        for model in ("tts-1-1106", "tts-1-hd-1106", "gpt-4o-mini-tts-2025-12-15"):
+        for model in ("tts-1-1106", "TTS-1-HD-1106", "gpt-4o-mini-tts-2025-12-15", "openai/gpt-4o-mini-tts", "ChatTTS"):
             assert sent(model=model)[0].model == sent()[0].model
         assert live.post(codecs.BOM_UTF8 + json.dumps({"input": "x"}).encode()).status_code == 200
 
