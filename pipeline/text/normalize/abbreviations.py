@@ -73,7 +73,9 @@ def _dotted(match: Match, language: Language) -> Outcome:
 
 
 def _care_of(match: Match, language: Language) -> Outcome:
-    return {"c/o": "care of", "w/out": "without", "w/o": "without", "n/a": "not applicable"}[match[0].lower()]
+    return {"c/o": "care of", "w/out": "without", "w/o": "without", "n/a": "not applicable", "y/o": "year old"}[
+        match[0].lower()
+    ]
 
 
 def _cups(match: Match, language: Language) -> Outcome:
@@ -127,6 +129,7 @@ RULES: list[Rule] = [
         "a", r"(?<=[a-z]\s)no\.(?=\s(?:is|was|of|on|for|in|and|or|to|will|has|must)\b|:|\s[A-Z]{1,4}-?\d)", ("number", "number")
     ),
     rule("a", r"(?<=[a-z.] )v\.(?= [A-Z])", ("versus", "诉")),
+    rule("a", rf"{NOT_IN_WORD}(?i:vs)\.?(?![A-Za-z0-9])", (None, "对")),
     rule("a", r"(?<=\d )(?P<word>est)\.?(?=\s?[),;]|\s*$)", _SURE),
     rule("a", r"(?<=[+-])(?P<word>Del|Esc|Ins|Opt)(?![A-Za-z])", _SURE),
     rule("a", r"(?<=not )(?P<word>incl)(?![A-Za-z])(?:\.(?=[,;:)]|\s[a-z]))?", _SURE),
@@ -140,7 +143,7 @@ RULES: list[Rule] = [
         _SURE,
     ),
     rule("a", r"(?<![A-Za-z0-9])(?<![A-Za-z0-9][ '])(?P<word>Sat|Sun)(?=:\s)", _WEEKDAYS),
-    rule("acwn", rf"{NOT_IN_WORD}(?i:c/o|w/out|w/o|n/a)(?![A-Za-z0-9])", _care_of),
+    rule("a", rf"{NOT_IN_WORD}(?i:c/o|w/out|w/o|n/a|y/o)(?![A-Za-z0-9])", _care_of),
     rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(_STREETS)}){_WORD_EDGE}{_INNER_DOT}", _street),
     rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(_DOTLESS)})\.?(?=\s[A-Z][a-z'.]|\s(?:and|&)\s(?:Mrs?|Ms|Dr)\b)", TITLES),
     rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(TITLES)})\.(?=\s?[A-Z])", TITLES),

@@ -47,8 +47,8 @@ _TAIL: dict[Language, re.Pattern[str]] = {
 _HEAD_ZH = re.compile(r"[\d.,:%]{0,20}\d$")
 _MEASURE = "个月年日号点分秒岁元块只条张位名件次天周人万亿千百"
 _NUMBER_BEFORE = re.compile(r"\d ?$")
-_NAME = re.compile(r"(?![IAa]$)(?:[A-Z0-9._-]+|[A-Za-z])")
-"""acronyms and single letters, which occur in both languages; they count as a quarter of a word"""
+_NAME = re.compile(r"(?![IAa]$)(?:[A-Z0-9._-]+|[A-Za-z](?:[:+/-][A-Za-z0-9]{1,2}){0,4})")
+"""acronyms, single letters and the a+b of formulas, which occur in both languages; they count as a quarter of a word"""
 
 
 def language_runs(text: str) -> list[tuple[int, int, Language]]:
@@ -166,8 +166,10 @@ def _majority(tokens: list[re.Match[str]], fallback: Language) -> Language:
 
 
 def _is_unit(token: re.Match[str]) -> bool:
-    """True for letters behind a number, as in 5 kg, which occur in both languages."""
+    """True for letters behind a number, as in 5 kg, and for the a of a:b, which occur in both languages."""
     start = token.start()
+    if token["en"] == "a" and not token.string.startswith(" ", token.end()):
+        return True
     return token.end() - start <= 4 and bool(_NUMBER_BEFORE.search(token.string, max(0, start - 2), start))
 
 

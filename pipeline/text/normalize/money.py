@@ -83,8 +83,9 @@ def _currency(match: Match) -> str:
 
 def _money(match: Match, language: Language) -> Outcome:
     minus = {"zh": "负", "en": "minus "}[language] if match["minus"] else ""
+    code = match.groupdict().get("code")
     scale = (match["scale"] or "").replace("w", "万")
-    spoken = money_words(_currency(match), match["number"], scale, language, is_singular=is_attribute(match))
+    spoken = money_words(code or _currency(match), match["number"], scale, language, is_singular=is_attribute(match))
     low = match.groupdict().get("low")
     if low:
         return f"{number(low, language)}{'到' if language == 'zh' else ' to '}{spoken}"
@@ -121,7 +122,7 @@ RULES: list[Rule] = [
         "$a-",
         rf"{MINUS}(?P<sign>{_PREFIXED})\s?(?:(?P<low>{NUMBER})\s?[-–~]\s?(?P=sign)?)?(?P<number>{NUMBER})"
         rf"(?:[ -]?(?P<scale>(?:{_SCALE}|m)\b|{_ZH_SCALE}|w(?![A-Za-z])))?"
-        r"(?:\s?(?:元|美元|欧元|英镑|日元|人民币|港元|韩元)(?!/))?",
+        r"(?:\s?(?P<code>USD|CAD|AUD|NZD|HKD|SGD|EUR|GBP|CNY|JPY)(?![A-Za-z0-9])|\s?(?:元|美元|欧元|英镑|日元|人民币|港元|韩元)(?!/))?",
         _money,
         "numbers",
     ),

@@ -29,6 +29,8 @@ _NUMBERED_LIST = re.compile(
 )
 _PART_BEFORE = re.compile(r"\b(?:Table|Figure|Fig\.|Exhibit|Problem|Exercise|Chart|Equation)\s$")
 _TEAM_BEFORE = re.compile(r"[A-Za-z] $|(?![图表号第版章节页])[\u4e00-\u9fff] ?$")
+_SMALL_WORD_BEFORE = re.compile(r"\b(?:to|of|if|is|are|was|were|be|by|at|with|for|from|keep|stay|and|or|when|only|been)\s$")
+_SIZE_BEFORE = re.compile(r"(?<![A-Za-z0-9])(?:\d?X{0,3}[SML]|[2-6]XL)$", re.ASCII)
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 _ROMAN_SIGNS = dict(zip("ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫ", range(1, 13), strict=True)) | dict(zip("ⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ", range(1, 11), strict=True))
 _CODE_BEFORE = re.compile(
@@ -228,6 +230,11 @@ def _to(match: Match, language: Language) -> Outcome:
     return "到" if language == "zh" else "to"
 
 
+def _size_to(match: Match, language: Language) -> Outcome:
+    """The dash of XS-XXL."""
+    return _to(match, language) if _SIZE_BEFORE.search(before(match, 6)) else None
+
+
 def _scientific(match: Match, language: Language) -> Outcome:
     minus = match["exponent"].startswith("-")
     exponent = match["exponent"].lstrip("+-")
@@ -258,6 +265,8 @@ def _less(match: Match, language: Language) -> Outcome:
     signs |= {"==": ("equals", "等于"), "->": ("to", "到"), "=>": ("to", "到")}
     signs |= {sign: (SIGNS[sign][0], SIGNS[sign][1]) for sign in "≤≥≈"}
     spoken = signs[match["sign"]][language == "zh"]
+    if match["sign"] in "<>≤≥≈" and _SMALL_WORD_BEFORE.search(before(match, 12)):
+        return spoken.removeprefix("is ")  # cut it to < 2%
     is_value = after(match, 1) == " " or re.search(r"(?:[\d)]|(?<![A-Za-z])[A-Za-z])\s?$", before(match, 4), re.ASCII)
     return spoken if is_value else spoken.removeprefix("is ")  # ages >65
 
@@ -326,6 +335,7 @@ FIRST: list[Rule] = [  # before ranges
     numeric("-", r"-(?=\s?(?:\d{0,9}[a-zA-Z](?![A-Za-z])|\d|\())(?<![A-Za-z]{2}-)", _algebra),
 ]
 RULES: list[Rule] = [
+    numeric("-–", r"(?<=[SML])\s?[-–]\s?(?=\d?X{0,3}[SML](?![A-Za-z0-9]))", _size_to),
     numeric("-–", r"[-–](?=[IVXL]{1,7}(?![A-Za-z0-9]))", _roman_to),
     numeric("0", rf"(?P<low>(?<![\d.,-]){NUMBER}){TO}(?P<high>{NUMBER})\s?(?P<scale>bn|tn|[kKM]){EDGE}", _scaled_range),
     numeric("0", r"24/7(?![\d/])", ("twenty four seven", "二十四小时全天候")),
@@ -370,7 +380,7 @@ RULES: list[Rule] = [
         r"(?!0\d)(?P<number>\d{1,20}(?:\.\d{1,20})?)[eE](?P<exponent>[+-]?\d{1,3})(?![\dA-Za-z]|\.\d|-\d*[A-Za-df-z])",
         _scientific,
     ),
-    numeric("~", r"~\s?(?=[$€£¥]?\d)", ("about", "约")),
+    numeric("~", r"(?<![A-Za-z0-9])~\s?(?=[$€£¥]?\d)", ("about", "约")),
     numeric("-", r"-(?=[$€£¥]?(?:\d|\.\d))(?<![\wα-ωΑ-Ω)\]%.]-)", ("minus", "负")),
     numeric(
         "-–",

@@ -56,6 +56,7 @@ _INCH_AFTER = re.compile(
     re.IGNORECASE,
 )
 _SIZED_AFTER = re.compile(r"\s?[x×=]\s?\d|-?[ ]?[A-Za-z\u4e00-\u9fff]")
+_THING_AFTER = re.compile(r"-?\s?(?!(?:wide|long|tall|deep|high|thick|apart|square|from|with|into|across)\b)[a-z]{4,}")
 _SIZED_BEFORE = re.compile(
     r"\b(?:screen|display|monitor|size|diameter|wheels?|pizza|tv|width|height|depth|waist)\b|[屏寸径]", re.IGNORECASE
 )
@@ -140,7 +141,9 @@ def _inch_mark(match: Match, language: Language) -> Outcome:
     is_size = _SIZED_AFTER.match(match.string, match.end()) or _SIZED_BEFORE.search(line[-24:])
     is_size = is_size or re.search(r"\d[\"″]\s?[x×]\s?$", line)
     quotes = len(re.findall(r"(?<!\d)\"", line))
-    return unit_words(match, CLOSE_UNITS["in"], language) if is_size and quotes % 2 == 0 else None
+    names = CLOSE_UNITS["in"]
+    names = (names[0], names[0], names[2]) if _THING_AFTER.match(match.string, match.end()) else names
+    return unit_words(match, names, language) if is_size and quotes % 2 == 0 else None
 
 
 def _fraction_mark(match: Match, language: Language) -> Outcome:

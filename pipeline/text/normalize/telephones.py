@@ -11,7 +11,7 @@ import re
 from pipeline.text.normalize.chinese_codes import CALLED_BEFORE
 from pipeline.text.normalize.codes import CALL_BEFORE, CODE_BEFORE
 from pipeline.text.normalize.latin import join_words
-from pipeline.text.normalize.numbers import spell
+from pipeline.text.normalize.numbers import integer, spell
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.rule import Match, Outcome, Rule, before, rule
 
@@ -113,6 +113,19 @@ RULES: list[Rule] = [  # before dates and quantities, which look similar
     rule("(0", r"(?<![\d.-])(?:1[- ])?(?:\(\d{3}\)\s?|\d{3}[-.])\d{3}[-.]\d{4}(?![\d-])", _telephone, "phone"),
     rule("0", r"(?<![\d.-])\d{3}-\d{4}(?![\d-])", _telephone_en, "phone"),
 ]
+
+
+def _three(match: Match, language: Language) -> Outcome:
+    """10-6-1, 20-20-20: won, lost and drawn; a mixture."""
+    return (", " if language == "en" else "，").join(integer(part, language) for part in match[0].split("-"))
+
+
 GROUPS: list[Rule] = [  # after dates
-    rule("0", r"(?<![\d.-])\d{1,7}(?:-\d{1,7}){2,6}(?![\d-])", _telephone, "phone")
+    rule(
+        "0",
+        r"(?<![\d.,-])(?<!code )(?<!\d )(?:0|[1-9]\d?)(?:-(?:0|[1-9]\d?)){2}(?![\dA-Za-z-])",
+        _three,
+        "numbers",
+    ),
+    rule("0", r"(?<![\d.-])\d{1,7}(?:-\d{1,7}){2,6}(?![\d-])", _telephone, "phone"),
 ]

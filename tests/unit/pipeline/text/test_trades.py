@@ -61,6 +61,14 @@ few = settings(max_examples=examples(40))
     ("```python\nx = f(\"a\")  # one\n```\nSo.", "x f a one. So."),
     ("```\nx = 1 at 3:30\n```", "x equals one at three thirty."),
     ("```text\nIt costs $5.\n```", "It costs five dollars."),
+    ("cut it to < 2%, CRP < 5", "cut it to less than two percent, C R P is less than five"),
+    ("3\" cookies, 12\" wide", "three inch cookies, twelve inches wide"), ("they are 10-6-1", "they are ten, six, one"),
+    ("N-P-K of 20-10-10", "N P K of twenty, ten, ten"), ("sort code 12-34-56", "sort code one two, three four, five six"),
+    ("it was on 2024-01-02 or 01-02-03", "it was on January second, twenty twenty four or zero one, zero two, zero three"),
+    ("HEAD~3, ~5 km", "HEAD, three, about five kilometers"), ("sizes XS-XXL and S–L", "sizes X S to X X L and S to L"),
+    ("$45.00 USD, $5 CAD", "forty five U S dollars, five Canadian dollars"), ("a 54 y/o man", "a fifty four year old man"),
+    ("国足vs日本", "国足对日本"), ("Leeds vs Fulham", "Leeds versus Fulham"),
+    ("若a:b=2:3，则(a+b)/b=5/3", "若a，b等于二比三，则，a加b，除以b等于三分之五"),
 ])  # fmt: skip
 def test_the_notation_of_a_trade(written: str, spoken: str):
     assert normalize(written).text == spoken
