@@ -64,6 +64,15 @@ class RulesBody(Body):
     rules: Annotated[list[Rule], Field(max_length=MAX_ENTRIES)]
 
 
+class ChangesBody(Body):
+    """POST /v1/pronunciation-dictionaries/{id}/set-rules, add-rules or remove-rules."""
+
+    model_config = ConfigDict(extra="allow")
+
+    rules: list[Rule] = Field(default_factory=list, max_length=MAX_ENTRIES)
+    rule_strings: list[str] = Field(default_factory=list, max_length=MAX_ENTRIES, description="the words whose rules go")
+
+
 @router.post(f"{PATH}/add-from-rules", openapi_extra=takes(RulesBody), responses=REFUSED)
 @requires(Scope.TEXT, stores=True)
 async def add_from_rules(request: Request, services: RequestServices) -> Response:
@@ -97,11 +106,38 @@ async def dictionaries(request: Request, services: RequestServices) -> dict[str,
 @router.get(f"{PATH}/{{name}}", responses=REFUSED)
 @requires(Scope.TEXT)
 async def dictionary(name: str, request: Request, services: RequestServices) -> dict[str, Any]:
+    entries = entries_in(name, services)
+    return {**card(name, entries, caller_of(request).writer.id), "rules": [rule_of(entry) for entry in entries]}
+
+
+@router.post(f"{PATH}/{{name}}/set-rules", openapi_extra=takes(ChangesBody), responses=REFUSED)
+@router.post(f"{PATH}/{{name}}/add-rules", openapi_extra=takes(ChangesBody), responses=REFUSED)
+@router.post(f"{PATH}/{{name}}/remove-rules", openapi_extra=takes(ChangesBody), responses=REFUSED)
+@requires(Scope.TEXT, stores=True)
+async def change_rules(name: str, request: Request, services: RequestServices) -> Response:
+    body = await services.bodies.read_json(request, partial(read_body, ChangesBody))
+    entries = entries_in(name, services)
+    if request.url.path.endswith("/set-rules"):
+        entries = ()
+    removed = {word.lower() for word in body.rule_strings}
+    remaining = {entry.word: entry for entry in entries if entry.word.lower() not in removed}
+    changed = tuple((remaining | {entry.word: entry for entry in aliases_of(body.rules)}).values())
+    if not 1 <= len(changed) <= MAX_ENTRIES:
+        raise bad_request("out_of_range", f"a dictionary has 1 to {MAX_ENTRIES} rules with an alias", param="rules")
+    await ask_store(services.speech.lexicons.put, name, changed, caller_of(request).writer)
+    return replied(name, changed, body)
+
+
+def entries_in(name: str, services: Services) -> tuple[LexiconEntry, ...]:
+    """Returns the entries of a dictionary.
+
+    Raises:
+        ApiError: 404
+    """
     try:
-        entries = services.speech.lexicons.get(name if LEXICON_ID.fullmatch(name) else "")
+        return services.speech.lexicons.get(name if LEXICON_ID.fullmatch(name) else "")
     except UnknownLexicon:
         raise bad_request("lexicon_not_found", "no such dictionary", status=404) from None
-    return {**card(name, entries, caller_of(request).writer.id), "rules": [rule_of(entry) for entry in entries]}
 
 
 async def creation(body: RulesBody, request: Request, services: Services) -> Response:
@@ -110,19 +146,32 @@ async def creation(body: RulesBody, request: Request, services: Services) -> Res
     Raises:
         ApiError: 400, no rule has one.
     """
+    entries = aliases_of(body.rules)
+    if not entries:
+        raise bad_request("invalid_lexicon", "no rule has an alias: write the sounds as other words", param="rules")
+    name = f"{NOT_IN_AN_ID.sub('-', body.name).strip('-')[:48] or 'dictionary'}-{secrets.token_hex(4)}"
+    await ask_store(services.speech.lexicons.put, name, entries, caller_of(request).writer)
+    return replied(name, entries, body, **{**card(name, entries, caller_of(request).writer.id), "name": body.name})
+
+
+def aliases_of(rules: Iterable[Rule]) -> tuple[LexiconEntry, ...]:
+    """Returns the rules that have an alias, as a lexicon has them.
+
+    Raises:
+        ApiError: 400
+    """
     aliases = {
         rule.string_to_replace if rule.case_sensitive else rule.string_to_replace.lower(): rule.alias
-        for rule in body.rules
+        for rule in rules
         if rule.alias
     }
-    if not aliases:
-        raise bad_request("invalid_lexicon", "no rule has an alias: write the sounds as other words", param="rules")
-    entries = entries_of(read_values(LexiconBody, {"entries": aliases}).entries)
-    writer = caller_of(request).writer
-    name = f"{NOT_IN_AN_ID.sub('-', body.name).strip('-')[:48] or 'dictionary'}-{secrets.token_hex(4)}"
-    await ask_store(services.speech.lexicons.put, name, entries, writer)
+    return entries_of(read_values(LexiconBody, {"entries": aliases}).entries) if aliases else ()
+
+
+def replied(lexicon_id: str, entries: tuple[LexiconEntry, ...], body: RulesBody | ChangesBody, **more: Any) -> Response:
+    """Returns the reply about a dictionary that was stored, which names the fields without effect."""
     ignored = dict.fromkeys([*(body.model_extra or {}), *(f"rules.{word}" for rule in body.rules for word in unused(rule))])
-    reply = {**card(name, entries, writer.id), "name": body.name, "version_id": VERSION, "version_rules_num": len(entries)}
+    reply = {**more, "id": lexicon_id, "version_id": VERSION, "version_rules_num": len(entries)}
     return JSONResponse(reply, headers={"X-Ignored-Fields": ignored_header(ignored)} if ignored else {})
 
 

@@ -69,6 +69,7 @@ ACCESS = {
     ("DELETE", "/v1/lexicons/{lexicon_id}"): STORES_TEXT,
     ("POST", "/v1/pronunciation-dictionaries/add-from-rules"): STORES_TEXT,
     ("POST", "/v1/pronunciation-dictionaries/add-from-file"): STORES_TEXT,
+    **{("POST", f"/v1/pronunciation-dictionaries/{{name}}/{change}-rules"): STORES_TEXT for change in ("set", "add", "remove")},
     ("GET", "/v1/pronunciation-dictionaries"): TEXT,
     ("GET", "/v1/pronunciation-dictionaries/{name}"): TEXT,
     ("POST", "/v1/single-use-token/{token_type}"): RouteAccess(frozenset({Scope.SPEECH})),

@@ -67,6 +67,22 @@ def test_a_dictionary_of_a_file_has_a_rule_for_each_way_to_write_a_word(store: S
         )
 
 
+def test_rules_are_set_added_and_removed(store: Store):
+    with serving(make_services(Speaker(), lexicons=LexiconLibrary(store))) as live:
+        name = made(live, THAILAND).json()["id"]
+
+        def changed(change: str, **fields: Any) -> tuple[int, set[str]]:
+            reply = requests.post(f"{live.url}{PATH}/{name}/{change}-rules", json=fields, timeout=60)
+            return reply.status_code, {rule["string_to_replace"] for rule in get(live, f"/{name}")["rules"]}
+
+        laos = {**THAILAND, "string_to_replace": "Laos"}
+        assert changed("add", rules=[laos]) == (200, {"Thailand", "Laos"})
+        assert changed("remove", rule_strings=["thailand", "Peru"]) == (200, {"Laos"})
+        assert changed("remove", rule_strings=["Laos"]) == (400, {"Laos"})
+        assert changed("set", rules=[THAILAND]) == (200, {"Thailand"})
+        assert requests.post(f"{live.url}{PATH}/nothing/set-rules", json={"rules": [laos]}, timeout=60).status_code == 404
+
+
 def test_what_is_no_dictionary_is_refused(store: Store):
     bomb = '<!DOCTYPE a [<!ENTITY a "b">]><lexicon><lexeme><grapheme>&a;</grapheme></lexeme></lexicon>'
     with serving(make_services(Speaker(), lexicons=LexiconLibrary(store))) as live:
