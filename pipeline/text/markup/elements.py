@@ -84,7 +84,12 @@ _CLASSES = _names(
 _RAISED = _names("sup super superscript")
 _PAGE_ID = re.compile(r"(?:page|pg|p)[_.-]?\d{1,5}", re.IGNORECASE)
 _PAGE_TEXT = re.compile(r"[\[({]?\s?(?:(?:page|pg|p)\.?\s?)?\d{1,5}\s?[\])}]?", re.IGNORECASE)
-_UNSEEN = re.compile(r"display\s{0,9}:\s{0,9}none|visibility\s{0,9}:\s{0,9}hidden", re.IGNORECASE)
+_UNSEEN = re.compile(
+    r"display\s{0,9}:\s{0,9}none|visibility\s{0,9}:\s{0,9}hidden|mso-hide\s{0,9}:\s{0,9}all"
+    r"|(?:font-size|max-height|opacity)\s{0,9}:\s{0,9}0(?:px|pt|em|rem|%)?\s{0,9}(?:;|!|$)",
+    re.IGNORECASE,
+)
+"""of the preview that an e-mail hides, as well"""
 
 
 def is_hidden(attributes: Mapping[str, str]) -> bool:

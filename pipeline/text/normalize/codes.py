@@ -45,6 +45,11 @@ _UNIT_AFTER = re.compile(rf"\s?(?:{alternatives(list(UNITS))}){EDGE}", re.ASCII)
 _AIRLINERS = ("707", "717", "727", "737", "747", "757", "767", "777", "787")
 _HASH = re.compile(r"(?!\d+[a-f]$)(?=.*\d)(?=.*[a-f])\d[0-9a-f]{6,63}")
 _HASH_BEFORE = re.compile(r"\b(?:commit|hash|sha|revision|rev|build|checksum|digest|id|token)(?: is|:)?\s$", re.IGNORECASE)
+_SECRET_BEFORE = re.compile(
+    r"(?:\b(?:password|passcode|passphrase|pwd|pw|access key|promo code|voucher|coupon(?: code)?)(?: is)?"
+    r"|密码|口令|验证码|激活码|兑换码)[是为:]?\s?$",
+    re.IGNORECASE,
+)
 _GROUP = re.compile(r"[A-Za-z]+|\d+")
 
 
@@ -145,6 +150,13 @@ def _mixed(match: Match, language: Language) -> Outcome:
     return _signs([match[0]], language)
 
 
+def _secret(match: Match, language: Language) -> Outcome:
+    """Password: aB3dE9."""
+    return (
+        _signs([match[0]], language) if len(_GROUP.findall(match[0])) > 2 and _SECRET_BEFORE.search(before(match, 24)) else None
+    )
+
+
 def _identifier(match: Match, language: Language) -> Outcome:
     """3f2504e0-4f89-11d3-9a0c-0305e82c3301, #FF5733: hexadecimal digits one by one."""
     sign = "" if match[0][0] != "#" else "hash" if language == "en" else "井号"
@@ -213,6 +225,7 @@ RULES: list[Rule] = [
         rf"{NOT_IN_WORD}(?=[A-Za-z]{{0,9}}\d)(?=\d{{0,9}}[A-Za-z])(?:[A-Z0-9]{{5,34}}|[a-f0-9]{{6,64}})(?![A-Za-z0-9@]|-\w)",
         _mixed,
     ),
+    numeric("0a", rf"{NOT_IN_WORD}(?=[A-Za-z]{{0,9}}\d)(?=\d{{0,9}}[A-Za-z])[A-Za-z0-9]{{5,24}}(?![A-Za-z0-9@])", _secret),
     numeric("a", rf"{NOT_IN_WORD}(?P<name>ISO|IEC|EN|DIN)\s?(?P<digits>\d{{3,5}}):(?P<year>(?:19|20)\d\d)(?!\d)", _norm),
     numeric("0", rf"(?<!\d)(?<!\d[.,-])(?P<digits>\d{{3,6}}){_EDGE}", (_called, None)),
     numeric("0", rf"(?<!\d)(?<!\d[.,-])(?:{_GROUPS}|\d{{4,20}}|0\d{{2}}){_EDGE}", _code),

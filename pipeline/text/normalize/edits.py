@@ -55,6 +55,7 @@ _SHAPES = (
      r"|\[(?:citation needed|clarification needed|better source needed|who\?|when\?|来源请求|(?:note|注)\s?\d{1,2})\]"
      r"|(?<=[a-z.,;)”\"])\[[a-hj-rt-z]\](?![A-Za-z(])|(?<=\])\[[^\[\]\n]{0,80}\]"),
     ("cited", r"(?<=[A-Za-z,.;:)”\"’*_\u4e00-\u9fff。，])[ ]\[\d{1,3}(?:\s?[,;–-]\s?\d{1,3}){0,6}\](?=[\s.,;:)。，\[]|$)"),
+    ("callout", r"(?<![^\n>\s])\[!(?P<callout>[A-Za-z]{3,12})\][+-]?"),
     ("brace", r"[ ]?\{[#.:][\w .#=:\"'-]{1,120}\}|\{\{[<%][^{}\n]{1,200}[>%]\}\}|\{%[^{}\n]{1,200}%\}"),
     ("pair", r"(?<![\w*\\])(?P<stars>\*{1,3})(?=[^\s*])(?P<stressed>[^*\n<>\[\]`~={}:^|\\]{1,120})(?<=\S)(?P=stars)(?![\w*])"
      r"|(?<![A-Za-z0-9*\\])(?P<dots>\*{1,3})(?P<stressed_2>[$€£¥￥+-]?\d[\d.,:/%]{0,20})(?P=dots)(?![A-Za-z0-9*])"
@@ -65,7 +66,7 @@ _SHAPES = (
      r"(?:<|&lt;)/?3{1,2})(?![\w/])|(?<![\w^(])(?:\^[_.-]?\^|[TQ]_+[TQ]|[oO0]_+[oO0]|>_+<|-_+-|u_u|[xX]_[xX]|Q[AaWw]Q|[oO]rz|;_;|=_=|¯\\?_\(ツ\)_/¯|\\[oOm0]/|ಠ_ಠ)(?![\w^])"
      r"|(?<!\\)[(（](?P<face>[^()（）\n]{3,14})[)）][╯︵┻━ノヽ彡]{0,8}"),
 )  # fmt: skip
-_MARKDOWN = frozenset(["board", "wiki", "note", "cited", "brace", "pair", "face"])
+_MARKDOWN = frozenset(["board", "wiki", "callout", "note", "cited", "brace", "pair", "face"])
 _SHAPE = re.compile("|".join(f"(?P<{name}_shape>{pattern})" for name, pattern in _SHAPES))
 _MAY_BE = re.compile(r"[<&\[【◁`=~^{:;+*(（_\\]|XD|xD|Q[AaWw]Q|orz|Orz")
 _QUOTED = re.compile(r"\s+[\w:.-]+\s?=\s?[\"']")
@@ -155,6 +156,9 @@ def _edits_of(name: str, match: re.Match[str], known: set[str]) -> Iterator[Edit
             yield Edit(start, stop)
         case "cited" if not _KEEPS_CITED.search(source, max(0, start - 12), start):
             yield Edit(start, stop)
+        case "callout":
+            yield Edit(start, match.start("callout"))
+            yield Edit(match.end("callout"), stop, ". ")
         case "pair":
             group = next(key for key in ("stressed", "stressed_2", "marked", "inserted", "lowered") if match[key])
             yield Edit(start, match.start(group))

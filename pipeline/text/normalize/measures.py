@@ -132,7 +132,7 @@ def _duration(match: Match, language: Language) -> Outcome:
 def _size(match: Match, language: Language) -> Outcome:
     """40x30x20mm, 4x100 m relay; 2 x 250 mg is a product."""
     symbol = match["unit"]
-    is_product = symbol in _AMOUNTS and not match["c"] and " " in match[0]
+    is_product = (symbol in _AMOUNTS or _ASKED_BEFORE.search(before(match, 16))) and not match["c"] and " " in match[0]
     by = "乘" if language == "zh" else " times " if is_product else " by "
     sides = [match["a"], match["b"], *([match["c"]] if match["c"] else [])]
     are_dots = language == "en" and not symbol and all(len(side) == 4 and side.isdigit() for side in sides)
@@ -152,6 +152,7 @@ def _lone_degrees(match: Match, language: Language) -> Outcome:
     return _DEGREE[match["scale"]][language == "zh"]
 
 
+_ASKED_BEFORE = re.compile(r"\b(?:[Ww]hat(?:'s| is| does)|[Ii]s|[Cc]ompute|[Cc]alculate|[Mm]ultiply|[Ss]olve)\s$")
 _AMOUNTS = frozenset(["mg", "g", "kg", "ml", "mL", "L", "l", "mcg", "μg", "oz", "lb", "IU", "W"])
 _RACE_AFTER = re.compile(r" (?:relay|race|freestyle|medley|hurdles|sprint)\b")
 _TYPE_AFTER = re.compile(r"\s(?:font|type|text|Arial|Times|bold)\b")

@@ -235,6 +235,11 @@ def _size_to(match: Match, language: Language) -> Outcome:
     return _to(match, language) if _SIZE_BEFORE.search(before(match, 6)) else None
 
 
+def _more(match: Match, language: Language) -> Outcome:
+    """The + of 10+人, and of iOS 17+, a version."""
+    return "以上" if re.search(r"[A-Za-z]\s?\d{1,4}(?:\.\d{1,3}){0,2}$", before(match, 16), re.ASCII) else "多"
+
+
 def _scientific(match: Match, language: Language) -> Outcome:
     minus = match["exponent"].startswith("-")
     exponent = match["exponent"].lstrip("+-")
@@ -374,7 +379,7 @@ RULES: list[Rule] = [
         _roman_ordinal,
     ),
     numeric("a", rf"(?P<name>{alternatives(REGNAL)})\s(?P<roman>[IVX]{{1,6}})(?P<own>'s)?(?!'?[A-Za-z])", _roman_monarch),
-    numeric("+", r"(?<=\d)\+(?=[\u4e00-\u9fff])", (None, "多")),
+    numeric("+", r"(?<=\d)\+(?=[\u4e00-\u9fff])", (None, _more)),
     numeric(
         "0",
         r"(?!0\d)(?P<number>\d{1,20}(?:\.\d{1,20})?)[eE](?P<exponent>[+-]?\d{1,3})(?![\dA-Za-z]|\.\d|-\d*[A-Za-df-z])",

@@ -30,7 +30,7 @@ _CRICKET = re.compile(
     r"|all out|ODIs?|T20Is?|Ashes|run[- ]chase)\b|板球"
 )
 _BOWLED = re.compile(r"\b(?:took|takes|taking|figures of|claimed|return(?:ed|s)|spell of|with|finished with)\s$")
-_PIECES = {"K": ("king", "王"), "Q": ("queen", "后"), "R": ("rook", "车"), "B": ("bishop", "象"), "N": ("knight", "马")}
+_CHESS_WORDS = row_table("chess")  # English, Chinese
 _MOVE = r"(?:[KQRBN][a-h]?[1-8]?x?[a-h][1-8]|[a-h](?:x[a-h])?[1-8](?:=[QRBN])?|O-O(?:-O)?|0-0(?:-0)?)[+#]?"
 _MOVE_END = r"[!?]{0,2}(?![A-Za-z0-9=+#-])"
 _NUMBERED_BEFORE = re.compile(rf"(?:^|[\s(])\d{{1,3}}(?:\.{{1,3}}|…)\s?(?:{_MOVE}[!?]{{0,2}}\s)?$")
@@ -102,19 +102,10 @@ def _move(match: Match, language: Language) -> Outcome:
     is_piece = written[0] in "KQRBNO0" or "x" in written
     if not _NUMBERED_BEFORE.search(before(match, 20)) and not (is_piece and _is_near(_CHESS, match)):
         return None
-    words = [_move_part(part, language) for part in re.findall(r"[O0](?:-[O0]){1,2}|=[QRBN]|[KQRBN]|[a-hx]|\d|[+#]", written)]
-    return join_words(words)
-
-
-def _move_part(part: str, language: Language) -> str:
-    if part in _PIECES:
-        return _PIECES[part][language == "zh"]
-    if part[0] == "=":
-        return join_words([("promotes to", "升变为")[language == "zh"], _PIECES[part[1]][language == "zh"]])
-    if part[0] in "O0" and len(part) > 1:
-        return (("castles", "王车易位") if len(part) == 3 else ("castles queenside", "长易位"))[language == "zh"]
-    names = {"x": ("takes", "吃"), "+": ("check", "将军"), "#": ("mate", "将杀")}
-    return names[part][language == "zh"] if part in names else spell(part, language) if part.isdigit() else part.upper()
+    parts = re.findall(r"[O0](?:-[O0]){1,2}|[KQRBN=+#]|[a-hx]|\d", written)
+    return join_words(
+        [_CHESS_WORDS[part][language == "zh"] if part in _CHESS_WORDS else spell(part, language) for part in parts]
+    )
 
 
 def _stars(match: Match, language: Language) -> Outcome:

@@ -93,9 +93,12 @@ def test_one_heading_at_the_top_is_the_title():
     assert [chapter.title for chapter in read_markdown("# Only\n\ntext").chapters] == ["Only"]
 
 
-def test_the_signs_of_a_program_are_not_heard():
+def test_signs_of_programs_and_hidden_previews_are_not_heard():
     program, plain, rest = read_markdown("```python\nx = f(1)  # ok\n```\n\n```\na = 1\n```\n\n`b = 2`").chapters[0].paragraphs
     assert (program.split(), plain, rest) == (["x", "f", "1", "ok"], "a = 1", "b = 2")
+    assert [block.text for block in blocks_of("<p style='font-size:0px;color:red'>a</p><p style='font-size:0.9em'>b</p>")] == [
+        "b"
+    ]
     assert blocks_of("<pre class='a'><code class='calibre3'>a = 1</code></pre>")[0].text == "a = 1"
 
 

@@ -18,7 +18,7 @@ from pipeline.text.normalize.chinese import homophones
 DATA = Path(__file__).parents[3] / "data"
 ROWS = {"en": 300, "zh": 300, "kinds_en": 128, "kinds_zh": 110, "integers_en": 79, "integers_zh": 56}
 LINE_BREAK = "⏎"  # stands for a line break, which a row cannot hold
-FLOORS = {"en": 0.926, "zh": 0.96, "kinds_en": 0.976, "kinds_zh": 0.972, "integers_en": 0.911, "integers_zh": 0.91}
+FLOORS = {"en": 0.936, "zh": 0.96, "kinds_en": 0.976, "kinds_zh": 0.981, "integers_en": 0.911, "integers_zh": 0.91}
 """One text below what is read right today. First measured: 75.3 % and 85.7 %; the kinds 61.7 % and 70.0 %; the integers
 91.1 % and 91.1 %."""
 

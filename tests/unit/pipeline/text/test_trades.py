@@ -67,7 +67,11 @@ few = settings(max_examples=examples(40))
     ("it was on 2024-01-02 or 01-02-03", "it was on January second, twenty twenty four or zero one, zero two, zero three"),
     ("HEAD~3, ~5 km", "HEAD, three, about five kilometers"), ("sizes XS-XXL and S–L", "sizes X S to X X L and S to L"),
     ("$45.00 USD, $5 CAD", "forty five U S dollars, five Canadian dollars"), ("a 54 y/o man", "a fifty four year old man"),
-    ("国足vs日本", "国足对日本"), ("Leeds vs Fulham", "Leeds versus Fulham"),
+    ("国足vs日本", "国足对日本"), ("iOS 17+才支持，10+人", "i O S十七以上才支持，十多人"),
+    ("What is 7 × 8?", "What is seven times eight."), ("a room of 7 × 8", "a room of seven by eight"),
+    ("> [!NOTE]\n> Keep it.", "NOTE. Keep it."), ("password: hunter2", "password, hunter two"),
+    ("passcode: 7Gk2pQ.", "passcode, seven G K two P Q."), ("密码是aB3dE9", "密码是A B三D E九"),
+    ("the word Gk2pQs", "the word Gk two pQs"), ("Leeds vs Fulham", "Leeds versus Fulham"),
     ("若a:b=2:3，则(a+b)/b=5/3", "若a，b等于二比三，则，a加b，除以b等于三分之五"),
 ])  # fmt: skip
 def test_the_notation_of_a_trade(written: str, spoken: str):
