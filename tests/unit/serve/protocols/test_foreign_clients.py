@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 from pipeline.voices.catalogue import VoiceCatalogue
 from serve.config.app_config import PROJECT
-from tests.support.foreign import CALLS, REQUIREMENTS, SCENARIOS, python_of_clients
+from tests.support.foreign import CALLS, CALLS_TABLE, REQUIREMENTS, SCENARIOS, python_of_clients
 from tests.support.transcripts import FOLDER, Recorder, Servers, saved, say_again, started
 
 SHIPPED = PROJECT / "configs/voices.yaml"
@@ -167,6 +167,12 @@ def test_the_first_lines_name_what_their_clients_would_have_chosen():
     }
     assert named == first_lines
     assert not first_lines & {name for info in VoiceCatalogue.load(SHIPPED, 16).list() for name in (info.name, *info.aliases)}
+
+
+def test_the_calls_of_documentations_name_nothing_of_this_service():
+    names = {info.name for info in VoiceCatalogue.load(SHIPPED, 16).list()}
+    assert not {name for name in names if f'"{name}"' in CALLS_TABLE.read_text()}
+    assert "chattts" not in CALLS_TABLE.read_text()
 
 
 def test_every_scenario_has_a_transcript():
