@@ -170,9 +170,9 @@ def test_the_first_lines_name_what_their_clients_would_have_chosen():
 
 
 def test_the_calls_of_documentations_name_nothing_of_this_service():
-    names = {info.name for info in VoiceCatalogue.load(SHIPPED, 16).list()}
-    assert not {name for name in names if f'"{name}"' in CALLS_TABLE.read_text()}
-    assert "chattts" not in CALLS_TABLE.read_text()
+    text = CALLS_TABLE.read_text()
+    names = {info.name for info in VoiceCatalogue.load(SHIPPED, 16).list()} - {"default"}  # a kind of voices at ElevenLabs
+    assert not {name for name in (*names, "chattts", "seed:") if name in text}
 
 
 def test_every_scenario_has_a_transcript():
