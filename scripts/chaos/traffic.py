@@ -28,6 +28,7 @@ TEXTS = (
 PAGES = "\n\n".join(f"# Page {page}\n\n{TEXTS[page % len(TEXTS)]}" for page in range(12))  # enough for several replicas
 VOICES = ("default", "alloy", "nova", "seed:7")
 VARIANTS = 4
+UNANSWERED_S = 10.0  # in which a voice may still be made, whose client was cut off
 LATEST = {"deadline_ms": 120_000, "cache": "no-store"}
 REQUEST_S = 240.0  # a reply that takes longer has been forgotten by the service
 SLOW_PAUSE_S = 0.3
@@ -187,12 +188,15 @@ async def clone(client: Client, variant: int) -> bytes:
     name = f"chaos-{variant}-{id(asyncio.current_task())}"
     form = aiohttp.FormData({"name": name, "ref_text": client.transcript, "consent": "true"})
     form.add_field("audio_sample", client.recording, filename="voice.wav")
+    voice = None
     try:
         async with client.session.post(voices, data=form) as reply:
             await expect_ok(reply)
             voice = (await reply.json())["id"]
         return await client.post(SPEECH, speech(variant, voice=voice))
     finally:
+        if voice is None:
+            await asyncio.sleep(UNANSWERED_S)
         await delete(client, f"{voices}/{name}")
 
 
