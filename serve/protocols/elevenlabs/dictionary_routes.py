@@ -41,6 +41,10 @@ PATH = "/v1/pronunciation-dictionaries"
 VERSION = "latest"  # of every dictionary: lexicons have no versions that a request could name
 NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9_-]+")
 
+FIELDS = {"name": {"type": "string"}, "file": {"type": "string", "format": "binary", "description": "a lexicon in PLS"}}
+FORM_SCHEMA = {"type": "object", "properties": FIELDS, "required": list(FIELDS)}
+FORM = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": FORM_SCHEMA}}}}
+
 router = APIRouter()
 
 
@@ -79,7 +83,7 @@ async def add_from_rules(request: Request, services: RequestServices) -> Respons
     return await creation(await services.bodies.read_json(request, partial(read_body, RulesBody)), request, services)
 
 
-@router.post(f"{PATH}/add-from-file", responses=REFUSED)
+@router.post(f"{PATH}/add-from-file", openapi_extra=FORM, responses=REFUSED)
 @requires(Scope.TEXT, stores=True)
 async def add_from_file(request: Request, services: RequestServices) -> Response:
     form = await read_form(request, services, services.speech.limits.max_body_bytes + FORM_ROOM)
