@@ -79,10 +79,9 @@ def _care_of(match: Match, language: Language) -> Outcome:
 
 
 def _cups(match: Match, language: Language) -> Outcome:
-    """The c. of 3 c. flour."""
-    return (
-        "cup" if re.search(r"(?:(?<!\d )\b\d{1,2}/\d{1,2}|(?<![\d.])1|(?<!\d)(?<!\d )[½⅓⅔¼¾])\s$", before(match, 9)) else "cups"
-    )
+    """The c. of 3 c. flour, the T. and t. of spoons."""
+    is_one = re.search(r"(?:(?<!\d )\b\d{1,2}/\d{1,2}|(?<![\d.])1|(?<!\d)(?<!\d )[½⅓⅔¼¾])\s$", before(match, 9))
+    return {"c": "cup", "T": "tablespoon", "t": "teaspoon"}[match[0][0]] + ("" if is_one else "s")
 
 
 def _known(match: Match, language: Language) -> Outcome:
@@ -123,7 +122,8 @@ CHAT: list[Rule] = [
 _LETTER = r"(?:[B-HJ-Z]|A(?! [a-z]))(?![A-Za-z']|\.[A-Za-z]|\.\s[A-Z])"
 """that numbers an appendix: an A or I may begin a sentence"""
 RULES: list[Rule] = [
-    rule("a", r"(?:(?<=\d\s)|(?<=[½⅓⅔¼¾]\s))c\.(?=\s[a-z(])", _cups),
+    rule("a", r"(?:(?<=\d\s)|(?<=[½⅓⅔¼¾]\s))[cTt]\.(?=\s[a-z(])", _cups),
+    rule("a", r"(?<=[\d)a-z] )inc\.(?=\s(?:GST|VAT|[a-z]))", ("including", None)),
     rule("a", r"(?:(?<=\d\s)|(?<=\d))ea\.?(?=\s?[,;.)]|\s[a-z]|$)", ("each", "each")),
     rule(
         "a", r"(?<=[a-z]\s)no\.(?=\s(?:is|was|of|on|for|in|and|or|to|will|has|must)\b|:|\s[A-Z]{1,4}-?\d)", ("number", "number")

@@ -189,6 +189,9 @@ def _english_year(match: Match, language: Language) -> Outcome:
     return year(match["year"], "en") if is_year and not is_count else None
 
 
+_TITLE_BEFORE = re.compile(r"\b(?!Total|Reviews|Comments|Votes)[A-Z][A-Za-z'-]*[.,\"'*_]{0,2} \($", re.ASCII)
+
+
 def _old_year(match: Match, language: Language) -> Outcome:
     """1066, behind words that only a year follows."""
     context = before(match, 16)
@@ -198,6 +201,7 @@ def _old_year(match: Match, language: Language) -> Outcome:
     is_year = is_year or (
         match["year"] >= "1400" and _ARTICLE_BEFORE.search(context) and _NOUN_AFTER.match(match.string, match.end())
     )
+    is_year = is_year or (match["year"] >= "1500" and _TITLE_BEFORE.search(context) and re.match(r"[),]", after(match, 1)))
     is_year = is_year or (_SPAN.search(around) and _REIGN.search(before(match, 60)))
     is_year = language == "en" and len(match["year"]) > (3 if begins else 2) and is_year
     is_count = COUNTED_AFTER.match(match.string, match.end()) or _UNIT_AFTER.match(match.string, match.end())

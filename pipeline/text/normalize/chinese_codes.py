@@ -192,6 +192,7 @@ def _house(match: Match, language: Language) -> Outcome:
 _FREE = r"(?<![\dA-Za-z])(?<![\dA-Za-z][.,/-])(?<!\d:)"
 _END = r"(?!\d|[,.:]\d|[A-Za-z])"
 RULES: list[Rule] = [
+    rule("a", r"(?<![A-Za-z])[Pp]\.?(?=\d{1,4}(?:[-–~]\d{1,4})?\s?页)", (None, "第")),
     rule("0", rf"{_FREE}(?P<digits>[12])\s?(?P<unit>米)\s?(?P<rest>\d\d)(?!\d|\.\d|\s?[米厘长宽高的])", _height, "units"),
     rule("0", rf"{_FREE}(?P<digits>\d{{1,2}})(?P<unit>秒)(?P<rest>\d\d)(?!\d|\.\d)", _height, "units"),
     rule(

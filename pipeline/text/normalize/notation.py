@@ -63,9 +63,8 @@ def _compared(match: Match, language: Language) -> Outcome:
 
 def _mark(match: Match, language: Language) -> Outcome:
     """4.5/5: a mark."""
-    if language == "zh":
-        return f"{integer(match['below'], 'zh')}分之{number(match['above'], 'zh')}"
-    return f"{number(match['above'], 'en')} out of {integer(match['below'], 'en')}"
+    above, below = (number(match[side], language) for side in ("above", "below"))
+    return f"{below}分之{above}" if language == "zh" else f"{above} out of {below}"
 
 
 def _roman_year(match: Match, language: Language) -> Outcome:
@@ -110,7 +109,9 @@ RULES: list[Rule] = [
         _term,
         "numbers",
     ),
-    rule("0", r"(?<![\d/.])(?P<above>\d{1,2}\.\d)/(?P<below>5|10|20|100)(?![\d/]|\.\d)", _mark, "numbers"),
+    rule(
+        "0", r"(?<![\d/.])(?P<above>\d{1,2}\.\d{1,2})/(?P<below>(?:[45]|10)(?:\.00?)?|20|100)(?![\d/]|\.\d)", _mark, "numbers"
+    ),
     rule("!", r"(?<=\d)!(?=\s?[=×÷+*/]\s?\d)|(?<=(?<![A-Za-z'])[nkm])!(?!\w)", ("factorial", "的阶乘"), "numbers"),
     rule("a", rf"{NOT_IN_WORD}(?P<name>[fghF])'\((?P<of>[a-z0-9])\)", _prime, "numbers"),
     rule("<>", r"(?<=(?<![A-Za-z0-9</])[a-zA-Z])[<>](?=(?:[a-zA-Z]|\d{1,6})(?![A-Za-z0-9>]))", _compared, "numbers"),

@@ -44,6 +44,8 @@ _RATED = re.compile(r"\b(?:scored?|rated?|rating|got|graded?)\b[^\d]{0,6}$", re.
 _SEVERAL_NAMED = re.compile(r"\b(?:Windows|iOS|Android|Office|Python|Java|Lines?|Rooms?|Grades?|Gates?|Chapters?|Classe?s?)\s$")
 _ODDS = re.compile(r"\b(?:odds|horse|favou?rite|bets?|bookmakers?|bookies|outsider|punters?|wager)\b", re.IGNORECASE | re.ASCII)
 _MARK_AFTER = re.compile(r"\s?(?:•|stars?\b|would\b|points?\b|rating\b|on (?:Amazon|Google|Yelp))", re.ASCII)
+_CLAUSE_END = re.compile(r"\s?(?:[.,;:!?)\n]|$)")
+_TERM_BEFORE = re.compile(r"[=+×*/-]\s?$")
 _SIDE_BEFORE = re.compile(r"[A-Z][a-z]{2,} \d{1,3} $", re.ASCII)
 _SIDE_AFTER = re.compile(r" \d{1,3} [A-Z][a-z]{2,}", re.ASCII)
 _SEVERAL_BEFORE = re.compile(
@@ -97,7 +99,12 @@ def _fraction(match: Match, language: Language) -> Outcome:
         and (below == "1" or _ODDS.search(before(match, 40) + after(match, 16)))
     ):
         return f"{integer(above, 'en')} to {integer(below, 'en')}"
-    is_mark = (above == below and below in ("5", "10", "100")) or _MARK_AFTER.match(match.string, match.end())
+    is_alone = below == "10" and _CLAUSE_END.match(match.string, match.end()) and not _TERM_BEFORE.search(before(match, 3))
+    is_mark = (
+        (above == below and below in ("5", "10", "100"))
+        or (is_alone and int(above) < 10)
+        or _MARK_AFTER.match(match.string, match.end())
+    )
     if not whole and language == "en" and (is_mark or _RATED.search(before(match, 16))):
         return f"{integer(above, 'en')} out of {integer(below, 'en')}"
     if not whole:

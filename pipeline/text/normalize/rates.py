@@ -225,7 +225,7 @@ RULES: list[Rule] = [
     ),
     rule(
         "0-",
-        rf"{MINUS}(?P<low>{NUMBER})(?:{TO}(?P<high>{NUMBER}))?\s(?P<unit>[mgLlhsVWJt]){EDGE}(?!['.][A-Za-z])",
+        rf"{MINUS}(?P<low>{NUMBER})(?:{TO}(?P<high>{NUMBER}))?\s(?P<unit>[mgLlhsVWJ]|t(?!\.\s(?!of\b)[a-z])){EDGE}(?!['.][A-Za-z])",
         _apart,
         "units",
     ),
