@@ -11,6 +11,7 @@ Lookups read memory only. Writing, deleting and refresh() block; call them from 
 import json
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipeline.errors import Conflict, StoreUnavailable, UnknownLexicon
@@ -68,14 +69,17 @@ class LexiconLibrary:
         return sorted(lexicon_id for lexicon_id, lexicon in newest.items() if lexicon.owner == owner)
 
     def put(self, lexicon_id: str, entries: Entries, writer: Writer = OPERATOR) -> int:
-        """Stores a lexicon in place of an earlier one, which keeps its owner; returns its version.
+        """Stores a lexicon in place of an earlier one, which keeps its owner; returns its version. Raises as `change` does."""
+        return self.change(lexicon_id, lambda _: entries, writer)
+
+    def change(self, lexicon_id: str, changed: Callable[[Entries], Entries], writer: Writer = OPERATOR) -> int:
+        """Stores what becomes of the entries of a lexicon, none where it is new; returns its version.
 
         Raises:
             Conflict: another process writes it at this moment, or there are too many.
             NotTheOwner, ShareUsedUp, StoreUnavailable, StoreFull
         """
         assert LEXICON_ID.fullmatch(lexicon_id), "ids are validated before"
-        assert 1 <= len(entries) <= MAX_ENTRIES
         store, mirror = self._writable()
         with self._writing:
             newest = store.get(NAMESPACE, lexicon_id)
@@ -85,6 +89,8 @@ class LexiconLibrary:
             others = {key: lexicon for key, lexicon in mirror.newest().items() if key != lexicon_id}
             if newest is None and len(others) >= MAX_LEXICONS:
                 raise Conflict(f"there are {MAX_LEXICONS} lexicons, the largest number allowed; delete one first")
+            entries = changed(() if newest is None else _decode(newest[1]).entries)
+            assert 1 <= len(entries) <= MAX_ENTRIES
             value = _encode(entries, owner)
             SHARE.check(writer, ((lexicon.owner, lexicon.size) for lexicon in others.values()), len(value))
             replaces = newest[0] if newest else 0

@@ -22,7 +22,7 @@ from starlette.datastructures import UploadFile
 
 from pipeline.errors import UnknownLexicon
 from pipeline.store.threads import ask_store
-from pipeline.text.lexicon.lexicon_library import LEXICON_ID, MAX_ENTRIES
+from pipeline.text.lexicon.lexicon_library import LEXICON_ID, MAX_ENTRIES, Entries
 from pipeline.types import LexiconEntry, PronunciationKind
 from serve.access.api_keys import Scope
 from serve.errors import bad_request
@@ -120,19 +120,21 @@ async def dictionary(name: str, request: Request, services: RequestServices) -> 
 @requires(Scope.TEXT, stores=True)
 async def change_rules(name: str, request: Request, services: RequestServices) -> Response:
     body = await services.bodies.read_json(request, partial(read_body, ChangesBody))
-    entries = entries_in(name, services)
-    if request.url.path.endswith("/set-rules"):
-        entries = ()
-    removed = {word.lower() for word in body.rule_strings}
-    remaining = {entry.word: entry for entry in entries if entry.word.lower() not in removed}
-    changed = tuple((remaining | {entry.word: entry for entry in aliases_of(body.rules)}).values())
-    if not 1 <= len(changed) <= MAX_ENTRIES:
-        raise bad_request("out_of_range", f"a dictionary has 1 to {MAX_ENTRIES} rules with an alias", param="rules")
-    await ask_store(services.speech.lexicons.put, name, changed, caller_of(request).writer)
-    return replied(name, changed, body)
+    entries_in(name, services)
+    removed, added = {word.lower() for word in body.rule_strings}, {entry.word: entry for entry in aliases_of(body.rules)}
+
+    def changed(entries: Entries) -> Entries:
+        before = () if request.url.path.endswith("/set-rules") else entries
+        after = tuple(({entry.word: entry for entry in before if entry.word.lower() not in removed} | added).values())
+        if not 1 <= len(after) <= MAX_ENTRIES:
+            raise bad_request("out_of_range", f"a dictionary has 1 to {MAX_ENTRIES} rules with an alias", param="rules")
+        return after
+
+    await ask_store(services.speech.lexicons.change, name, changed, caller_of(request).writer)
+    return replied(name, entries_in(name, services), body)
 
 
-def entries_in(name: str, services: Services) -> tuple[LexiconEntry, ...]:
+def entries_in(name: str, services: Services) -> Entries:
     """Returns the entries of a dictionary.
 
     Raises:
@@ -158,7 +160,7 @@ async def creation(body: RulesBody, request: Request, services: Services) -> Res
     return replied(name, entries, body, **{**card(name, entries, caller_of(request).writer.id), "name": body.name})
 
 
-def aliases_of(rules: Iterable[Rule]) -> tuple[LexiconEntry, ...]:
+def aliases_of(rules: Iterable[Rule]) -> Entries:
     """Returns the rules that have an alias, as a lexicon has them.
 
     Raises:
@@ -172,7 +174,7 @@ def aliases_of(rules: Iterable[Rule]) -> tuple[LexiconEntry, ...]:
     return entries_of(read_values(LexiconBody, {"entries": aliases}).entries) if aliases else ()
 
 
-def replied(lexicon_id: str, entries: tuple[LexiconEntry, ...], body: RulesBody | ChangesBody, **more: Any) -> Response:
+def replied(lexicon_id: str, entries: Entries, body: RulesBody | ChangesBody, **more: Any) -> Response:
     """Returns the reply about a dictionary that was stored, which names the fields without effect."""
     ignored = dict.fromkeys([*(body.model_extra or {}), *(f"rules.{word}" for rule in body.rules for word in unused(rule))])
     reply = {**more, "id": lexicon_id, "version_id": VERSION, "version_rules_num": len(entries)}

@@ -1,5 +1,6 @@
 """ElevenLabs' pronunciation dictionaries: made of rules or of a file, listed, and spoken with."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import requests
@@ -81,6 +82,19 @@ def test_rules_are_set_added_and_removed(store: Store):
         assert changed("remove", rule_strings=["Laos"]) == (400, {"Laos"})
         assert changed("set", rules=[THAILAND]) == (200, {"Thailand"})
         assert requests.post(f"{live.url}{PATH}/nothing/set-rules", json={"rules": [laos]}, timeout=60).status_code == 404
+
+
+def test_rules_that_are_added_at_once_are_all_there(store: Store):
+    words = [f"Word{letter}" for letter in "ABCDEFGH"]
+    with serving(make_services(Speaker(), lexicons=LexiconLibrary(store))) as live, ThreadPoolExecutor(len(words)) as pool:
+        name = made(live, THAILAND).json()["id"]
+
+        def add(word: str) -> int:
+            rules = [{**THAILAND, "string_to_replace": word}]
+            return requests.post(f"{live.url}{PATH}/{name}/add-rules", json={"rules": rules}, timeout=60).status_code
+
+        assert list(pool.map(add, words)) == [200] * len(words)
+        assert {rule["string_to_replace"] for rule in get(live, f"/{name}")["rules"]} == {"Thailand", *words}
 
 
 def test_what_is_no_dictionary_is_refused(store: Store):
