@@ -80,7 +80,9 @@ def _service(match: Match, language: Language) -> Outcome:
 
 
 def _code(match: Match, language: Language) -> Outcome:
-    groups = match[0].split(" ")
+    groups = re.split("[ -]", match[0])
+    if "-" in match[0] and len(groups[0]) <= len(groups[1]) and groups[0] <= groups[1]:
+        return None  # a range
     if CODE_BEFORE.search(before(match, 10)) and not _MEASURE.match(match.string, match.end()):
         is_dialled = bool(_DIALLED_BEFORE.search(before(match, 10)))
         return "，".join(spell(group, "zh", telephone=is_dialled) for group in groups)
@@ -218,7 +220,10 @@ RULES: list[Rule] = [
     numeric("0", r"(?:(?<=[今明去前后]年)|(?<=[今明去前后]年是))20\d\d(?=[，。、,.;!?年]|$)", _spelled),
     rule("0", rf"{_FREE}(?:9\d{{2,4}}|1[0-9]{{2,4}}){_END}(?![-~]\d)", _service, "phone"),
     numeric(
-        "0", rf"{_FREE}(?<!\d )(?:\d{{2,6}}(?: \d{{2,6}}){{1,5}}|\d{{3,30}}){_END}(?!(?<!\d{{8}})[-~]\d| \d)", (None, _code)
+        "0",
+        rf"{_FREE}(?<!\d )(?:\d{{2,6}}(?: \d{{2,6}}){{1,5}}|\d{{4,12}}-\d{{2,8}}(?![-\d])|"
+        rf"\d{{3,30}}){_END}(?!(?<!\d{{8}})[-~]\d| \d)",
+        (None, _code),
     ),
     numeric("0", rf"{_FREE}\d{{9,15}}{_END}", _long),
     numeric("0", rf"(?<![\d.,])(?P<digits>\d{{2,4}}){_END}", _model),

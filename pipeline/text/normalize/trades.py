@@ -130,7 +130,7 @@ RULES: list[Rule] = [
     rule("a", rf"{NOT_IN_WORD}(?P<dose>(?i:{alternatives(_DOSES)})){EDGE}(?!-){_DOT}", _dose),
     numeric(
         "a",
-        rf"{NOT_IN_WORD}[qQ]\.?\s?(?P<low>\d{{1,2}})(?:\s?[-–]\s?(?P<high>\d{{1,2}}))?\s?"
+        rf"{NOT_IN_WORD}(?:q\.?\s?|Q(?=[\d–-]{{1,5}}[Hh](?!o)))(?P<low>\d{{1,2}})(?:\s?[-–]\s?(?P<high>\d{{1,2}}))?\s?"
         rf"(?P<period>h(?:rs?|ours?)?|H|d(?:ays?)?|w(?:ks?|eeks?)?|mo(?:nths?)?){EDGE}",
         _every,
     ),
