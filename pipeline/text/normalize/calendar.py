@@ -148,6 +148,11 @@ def _decade(match: Match, language: Language) -> Outcome:
     return f"{english(int(digits[:2]))} {plural}"
 
 
+def _noughties(match: Match, language: Language) -> Outcome:
+    """The '00s and '10s: the first decades of this century."""
+    return ("two thousands" if match["short"] == "00" else "twenty tens") if language == "en" else None
+
+
 def _century(match: Match, language: Language) -> Outcome:
     """The 300s."""
     return f"{english(int(match['century']))}s" if language == "en" else None
@@ -307,6 +312,7 @@ RULES: list[Rule] = [
         "dates",
     ),
     rule("0'", r"'?(?P<decade>(?:1[1-9]|20)\d0|[2-9]0)'?s(?![A-Za-z])", _decade, "dates"),
+    rule("0'", r"(?:'|(?<=the )|(?<=mid-)|(?<=late )|(?<=early ))(?P<short>[01]0)'?s(?![A-Za-z])", _noughties, "dates"),
     rule("0", r"(?:(?<=the )|(?<=mid-)|(?<=late )|(?<=early ))(?P<century>[1-9]00)s(?![A-Za-z])", _century, "dates"),
     rule("0", r"(?P<year>\d{1,4})\s?(?P<era>AD|BCE|BC|CE)\b", _era, "dates"),
     rule(

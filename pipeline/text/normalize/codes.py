@@ -241,7 +241,9 @@ RULES: list[Rule] = [
     numeric("a", rf"(?<=[a-z.], )(?P<state>{alternatives(_STATES)})\.?\s(?P<zip>\d{{5}}(?:-\d{{4}})?){_EDGE}", (_zip, None)),
     rule("a", rf"(?<=[a-z], )(?P<state>{alternatives(_SURE_STATES)})(?![A-Za-z0-9]|\s?\d)", _state),
     rule(
-        "a", rf"{NOT_IN_WORD}(?P<word>{alternatives(_SHORT_BOOKS)})\.?(?=\s\d{{1,3}}:\d)(?!.{{0,6}}\s?[ap]\.?m)", _SHORT_BOOKS
+        "a",
+        rf"{NOT_IN_WORD}(?P<word>(?:{alternatives(_SHORT_BOOKS)})(?=\.?\s\d{{1,3}}:\d)|Pss?(?=\.\s\d))\.?(?!.{{0,6}}\s?[ap]\.?m)",
+        _SHORT_BOOKS,
     ),
     numeric("0", r"(?<=[\w.]\s)(?P<chapter>\d{1,3}):(?P<verse>\d{1,3})(?:[-–](?P<last>\d{1,3}))?(?!:?\d)", _verse),
     numeric("0", r"(?P<digits>\d{3})(?P<clauses>(?:\([a-z0-9]\)){1,3})", _clause),

@@ -53,7 +53,8 @@ def _term(match: Match, language: Language) -> Outcome:
 def _prime(match: Match, language: Language) -> Outcome:
     if language == "zh":
         return f"{match['name']}撇{match['of'].upper()}"
-    return f"{match['name']} prime of {match['of']}"
+    argument = match["of"]
+    return f"{match['name']} prime of {integer(argument, 'en') if argument.isdigit() else argument}"
 
 
 def _compared(match: Match, language: Language) -> Outcome:
@@ -113,7 +114,7 @@ RULES: list[Rule] = [
         "0", r"(?<![\d/.])(?P<above>\d{1,2}\.\d{1,2})/(?P<below>(?:[45]|10)(?:\.00?)?|20|100)(?![\d/]|\.\d)", _mark, "numbers"
     ),
     rule("!", r"(?<=\d)!(?=\s?[=×÷+*/]\s?\d)|(?<=(?<![A-Za-z'])[nkm])!(?!\w)", ("factorial", "的阶乘"), "numbers"),
-    rule("a", rf"{NOT_IN_WORD}(?P<name>[fghF])'\((?P<of>[a-z0-9])\)", _prime, "numbers"),
+    rule("a", rf"{NOT_IN_WORD}(?P<name>[fghF])'\((?P<of>[a-z]|\d{{1,3}})\)", _prime, "numbers"),
     rule("<>", r"(?<=(?<![A-Za-z0-9</])[a-zA-Z])[<>](?=(?:[a-zA-Z]|\d{1,6})(?![A-Za-z0-9>]))", _compared, "numbers"),
     rule("a", rf"{NOT_IN_WORD}(?=[MDCLXVI]{{5}})M{{1,3}}[CDXLVI]{{2,12}}(?![A-Za-z0-9])", _roman_year, "numbers"),
     rule(

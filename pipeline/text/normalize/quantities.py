@@ -343,7 +343,7 @@ def _point(match: Match, language: Language) -> Outcome:
 _COUNTED = r"(?=\s(?:people|users|views|downloads|streams|parameters|tokens|years|plays|rows)\b)"
 FIRST: list[Rule] = [  # before ranges
     numeric("0", r"(?<![\d.,])(?P<number>10{1,6})s(?=\sof\b)", _powers_of_ten),
-    numeric("0", r"(?<![\d.,])(?!\d{0,2}[2-9]0s|\d00s)(?P<number>\d{1,4})s(?![A-Za-z0-9'])", _several),
+    numeric("0", r"(?<![\d.,])(?!\d{0,2}[2-9]0s|\d?00s)(?P<number>\d{1,4})s(?![A-Za-z0-9'])", _several),
     numeric("-", r"-(?=\s?(?:\d{0,9}[a-zA-Z](?![A-Za-z])|\d|\())(?<![A-Za-z]{2}-)", _algebra),
 ]
 RULES: list[Rule] = [
