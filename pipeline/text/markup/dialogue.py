@@ -7,12 +7,15 @@ Never: voices; a client's text in an error message
 
     Anna: Who is there?          a name of the cast and a colon begin a turn
     - **Ben** (quietly): You?    a bullet, emphasis, brackets and a direction around the name are not spoken
+    [09:41] Ben> Me.             the time of a chat, and what chats and plays have in place of a colon: >, |, a dash, BEN.
+    BEN                          a name alone begins the turn of the lines below
     It is late.                  any other line goes on with it
       Note: an indented line       goes on too, whatever it looks like
 
 A line that begins like one of a speaker whom the cast does not have is refused: else someone else would say it, name and all.
 """
 
+import re
 import textwrap
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -30,6 +33,12 @@ _BRACKETS = {"<": ">", "[": "]", "【": "】"}
 _DIRECTIONS = {")": "(", "）": "（", "]": "[", "】": "【"}
 _LONGEST_BEGINNING = MOST_NAME + 80  # with a direction
 
+_STAMP = re.compile(
+    r"[\[(<]?(?:\d{1,4}[./-]\d{1,2}[./-]\d{2,4},?\s)?\d{1,2}:\d\d(?::\d\d)?(?:\s?[AaPp][Mm])?[\])>]?\s{0,4}(?:[-–—]\s)?"
+)
+_TOLD = re.compile(
+    r"(?P<name>[^:：>|\t]{1,80}?)(?:\s?>{1,2}\s|\s?\|\s|\t|\s[-–—]\s)\s*(?P<text>.*)|(?P<capitals>[^.a-z]{1,64})\.\s+(?P<line>.*)"
+)
 _MOST_WORDS = 4  # of a line's beginning that is taken for a name
 
 
@@ -57,10 +66,12 @@ def read_script(script: str, speakers: Collection[str], *, param: str = "script"
     turns: list[tuple[str, list[str]]] = []
     for number, line in _lines(script):
         name, text, is_sure = _beginning(line, known)
+        told = _told(line, known) if name.casefold() not in known else None
+        name, text = told or (name, text)
         if name.casefold() in known:
             if len(turns) == most:
                 break
-            turns.append((known[name.casefold()], [text]))
+            turns.append((known[name.casefold()], [text] if text or not told else []))
         elif is_sure and _looks_like_a_name(name):
             raise _refused(
                 param,
@@ -72,6 +83,8 @@ def read_script(script: str, speakers: Collection[str], *, param: str = "script"
             raise _refused(param, number, "has no speaker before it: begin it with a name of cast and a colon")
         else:
             turns[-1][1].append(line.strip())
+    if len(turns) > 1 and not turns[-1][1]:  # a name alone at the end is a word
+        turns[-2][1].append(turns.pop()[0])
     return [Said(speaker, "\n".join(lines).strip()) for speaker, lines in turns]
 
 
@@ -101,6 +114,19 @@ def _beginning(line: str, known: Collection[str]) -> tuple[str, str, bool]:
     if not is_name or not (is_apart or name.casefold() in known):
         return "", line, False
     return name, text.lstrip(), not is_item
+
+
+def _told(line: str, known: Collection[str]) -> tuple[str, str] | None:
+    """Returns one of the cast at the beginning of a line of a chat or a play, and what follows: Ben> Hi, 09:41 Ben: Hi, BEN."""
+    stamp = _STAMP.match(line)
+    rest = line[stamp.end() :] if stamp else line
+    name, text, _ = _beginning(rest, known) if stamp else ("", "", False)
+    if name.casefold() not in known and (told := _TOLD.match(rest)):
+        name, text = told["name"] or told["capitals"], told["text"] or told["line"] or ""
+    elif name.casefold() not in known:
+        name, text = rest, ""
+    name = _without_direction(name.strip("*_~` \t")).strip("*_~`[]<> \t")
+    return (name, text) if name.casefold() in known and not line[:1].isspace() else None
 
 
 def _without_bullet(written: str) -> tuple[str, bool]:

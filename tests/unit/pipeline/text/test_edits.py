@@ -185,6 +185,9 @@ def test_a_line_goes_on_by_its_end_and_the_next_beginning():
     "**Ben:** Hi.", "**Ben**: Hi.", "*Ben*: Hi.", "__Ben__: Hi.", "Ben:Hi.", "[Ben]: Hi.", "<Ben> Hi.", "- Ben: Hi.",
     "1. Ben: Hi.", "“Ben”: Hi.", "Ben (quietly): Hi.", "**Ben (quietly):** Hi.", "**Ben** *(quietly)*: Hi.",
     "Ben [sighs]: Hi.", "BEN: Hi.",
+    "Ben> Hi.", "Ben | Hi.", "Ben\tHi.", "Ben - Hi.", "Ben — Hi.", "BEN. Hi.", "BEN\nHi.", "**Ben**\nHi.",
+    "[09:41] Ben: Hi.", "09:41 Ben: Hi.", "[12/03/2024, 9:15:22 PM] Ben: Hi.", "2024-03-12, 09:15 - Ben: Hi.",
+    "BEN (O.S.)\nHi.",
     "> Ben: Hi.", "### Ben: Hi.", "【Ben】：Hi.", "Ben（小声）：Hi.", "`Ben`: Hi.",
 ])  # fmt: skip
 def test_a_name_is_found_as_models_write_it(line: str):
@@ -193,7 +196,21 @@ def test_a_name_is_found_as_models_write_it(line: str):
 
 
 @pytest.mark.parametrize(
-    "line", ["- Note: bring milk", "10:30 is late", "see http://a.b", "  Ben: indented", "[door opens]", "(Ben leaves)"]
+    "line",
+    [
+        "Ben left.",
+        "Ben, who - as we know - left",
+        "Ben's. Hi",
+        "benign | Hi",
+        "Ben?",
+        "09:41 is late",
+        "- Note: bring milk",
+        "10:30 is late",
+        "see http://a.b",
+        "  Ben: indented",
+        "[door opens]",
+        "(Ben leaves)",
+    ],
 )
 def test_other_lines_go_on_with_the_turn(line: str):
     assert len(read_script(f"Anna: Hello.\n{line}", ["Anna", "Ben"])) == 1
