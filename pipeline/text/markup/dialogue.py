@@ -66,12 +66,12 @@ def read_script(script: str, speakers: Collection[str], *, param: str = "script"
     turns: list[tuple[str, list[str]]] = []
     for number, line in _lines(script):
         name, text, is_sure = _beginning(line, known)
-        told = _told(line, known) if name.casefold() not in known else None
-        name, text = told or (name, text)
+        other = _told(line, known) if name.casefold() not in known else None
+        name, text = other or (name, text)
         if name.casefold() in known:
             if len(turns) == most:
                 break
-            turns.append((known[name.casefold()], [text] if text or not told else []))
+            turns.append((known[name.casefold()], [text] if text or not other else []))
         elif is_sure and _looks_like_a_name(name):
             raise _refused(
                 param,
@@ -121,8 +121,8 @@ def _told(line: str, known: Collection[str]) -> tuple[str, str] | None:
     stamp = _STAMP.match(line)
     rest = line[stamp.end() :] if stamp else line
     name, text, _ = _beginning(rest, known) if stamp else ("", "", False)
-    if name.casefold() not in known and (told := _TOLD.match(rest)):
-        name, text = told["name"] or told["capitals"], told["text"] or told["line"] or ""
+    if name.casefold() not in known and (shape := _TOLD.match(rest)):
+        name, text = shape["name"] or shape["capitals"], shape["text"] or shape["line"] or ""
     elif name.casefold() not in known:
         name, text = rest, ""
     name = _without_direction(name.strip("*_~` \t")).strip("*_~`[]<> \t")
