@@ -51,10 +51,8 @@ def _term(match: Match, language: Language) -> Outcome:
 
 
 def _prime(match: Match, language: Language) -> Outcome:
-    if language == "zh":
-        return f"{match['name']}撇{match['of'].upper()}"
-    argument = match["of"]
-    return f"{match['name']} prime of {integer(argument, 'en') if argument.isdigit() else argument}"
+    argument = integer(match["of"], language) if match["of"].isdigit() else match["of"]
+    return f"{match['name']}撇{argument.upper()}" if language == "zh" else f"{match['name']} prime of {argument}"
 
 
 def _compared(match: Match, language: Language) -> Outcome:
