@@ -147,11 +147,7 @@ RULES: list[Rule] = [
     rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(_STREETS)}){_WORD_EDGE}{_INNER_DOT}", _street),
     rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(_DOTLESS)})\.?(?=\s[A-Z][a-z'.]|\s(?:and|&)\s(?:Mrs?|Ms|Dr)\b)", TITLES),
     rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(TITLES)})\.(?=\s?[A-Z])", TITLES),
-    rule(
-        "a",
-        rf"{NOT_IN_WORD}(?P<word>{_cased(_BEFORE_NUMBERS)})\.(?=\s?\(?\d|(?<=[a-z]{{2}}\.) {_LETTER})",
-        _before_number,
-    ),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>{_cased(_BEFORE_NUMBERS)})\.(?=\s?\(?\d|(?<=[a-z]{{2}}\.) {_LETTER})", _before_number),
     rule("a", rf"{NOT_IN_WORD}(?<!-)(?P<word>p|pp|ch|fig|ext|apt|rm|nos|tel|Ext|Apt|Rm|Fig|Tel)\s(?=#?\d)", _before_number),
     rule("a", rf"{NOT_IN_WORD}(?P<word>{_cased(_DOTTED)}){_DOT}", _dotted),
     rule("a", rf"{NOT_IN_WORD}(?P<word>[Aa]ttn|[Tt]emp|[Qq]ty)(?=:)", _dotted),

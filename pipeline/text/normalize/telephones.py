@@ -121,11 +121,6 @@ def _three(match: Match, language: Language) -> Outcome:
 
 
 GROUPS: list[Rule] = [  # after dates
-    rule(
-        "0",
-        r"(?<![\d.,-])(?<!code )(?<!\d )(?:0|[1-9]\d?)(?:-(?:0|[1-9]\d?)){2}(?![\dA-Za-z-])",
-        _three,
-        "numbers",
-    ),
+    rule("0", r"(?<![\d.,-])(?<!code )(?<!\d )(?:0|[1-9]\d?)(?:-(?:0|[1-9]\d?)){2}(?![\dA-Za-z-])", _three, "numbers"),
     rule("0", r"(?<![\d.-])\d{1,7}(?:-\d{1,7}){2,6}(?![\d-])", _telephone, "phone"),
 ]

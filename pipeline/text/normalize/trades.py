@@ -12,7 +12,7 @@ from pipeline.text.normalize.numbers import counted, english, integer, spell
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import EDGE, NOT_IN_WORD
 from pipeline.text.normalize.rule import Gap, Match, Outcome, Rule, after, alternatives, before, numeric, rule
-from pipeline.text.normalize.tables import row_table
+from pipeline.text.normalize.tables import row_table, word_list
 
 _DOSES = row_table("dose")  # English, Chinese
 _SURE_DOSES = {written: spoken for written, spoken in _DOSES.items() if "." in written or written in ("qhs", "qod", "prn")}
@@ -25,29 +25,18 @@ _DOSE_BEFORE = re.compile(
     re.ASCII,
 )
 _PERIODS = {"h": ("hour", "小时"), "d": ("day", "天"), "w": ("week", "周"), "m": ("month", "月")}
-_CRICKET = re.compile(
-    r"\b(?:stumps|wickets?|overs|innings|cricket|batt(?:ed|ing|er|ers)|bats(?:man|men)|bowl(?:ed|ing|er|ers)|not out|declared"
-    r"|all out|ODIs?|T20Is?|Ashes|run[- ]chase)\b|板球"
-)
+_CRICKET = re.compile(rf"\b(?:{alternatives(word_list('cricket'))}|not out|all out|run[- ]chase)\b|板球")
 _BOWLED = re.compile(r"\b(?:took|takes|taking|figures of|claimed|return(?:ed|s)|spell of|with|finished with)\s$")
 _CHESS_WORDS = row_table("chess")  # English, Chinese
 _MOVE = r"(?:[KQRBN][a-h]?[1-8]?x?[a-h][1-8]|[a-h](?:x[a-h])?[1-8](?:=[QRBN])?|O-O(?:-O)?|0-0(?:-0)?)[+#]?"
 _MOVE_END = r"[!?]{0,2}(?![A-Za-z0-9=+#-])"
 _NUMBERED_BEFORE = re.compile(rf"(?:^|[\s(])\d{{1,3}}(?:\.{{1,3}}|…)\s?(?:{_MOVE}[!?]{{0,2}}\s)?$")
-_CHESS = re.compile(
-    r"\b(?:[Cc]hess|White|Black|pawns?|knights?|bishops?|rooks?|checkmate|castl(?:es?|ed|ing)|gambit|endgame|grandmaster|FIDE)\b"
-    r"|象棋"
-)
-_LODGING = (
-    r"hotels?|resorts?|hostels?|restaurants?|accommodations?|luxury|service|reviews?|ratings?|villas?|property|properties|spas?"
-    r"|rated|deluxe|inns?|lodges?|酒店|宾馆|饭店|民宿|度假|餐厅|好评|大酒店"
-)
+_CHESS = re.compile(rf"\b(?:{alternatives(word_list('chess names'))})\b|象棋")
+_LODGING = alternatives(word_list("lodging"))
 _RATED_BEFORE = re.compile(
     r"(?:\b(?:rated|rating|gave (?:it|them|us)|review|deserves|solid|full|scored?)|打了|给了|给)[: ]{0,2}$"
 )
-_ENGINE_AFTER = re.compile(
-    r"[\s-](?:engines?|motors?|petrol|diesel|turbo|bi-?turbo|hybrid|powered|sports?|coupe|sedan|Mustang)\b"
-)
+_ENGINE_AFTER = re.compile(rf"[\s-](?:{alternatives(word_list('of engines'))})\b")
 
 
 def _dose(match: Match, language: Language) -> Outcome:
