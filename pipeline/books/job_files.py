@@ -19,6 +19,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -109,23 +110,30 @@ class JobFiles:
             return False
         return True
 
-    def claims(self) -> dict[str, int | None]:
-        """Returns how many samples each part has that was claimed, by its key; None: it is not finished."""
+    def claims(self, left: Iterable[str] = ()) -> dict[str, int | None]:
+        """Returns how many samples each part has that was claimed, by its key; None: it is not finished.
+
+        Args:
+            left: parts that others speak, which are told once they are finished, claimed or not.
+        """
         try:
-            return {key: self._samples(key) for key in os.listdir(self._claims)}
-        except FileNotFoundError:
-            return {}
+            keys = os.listdir(self._claims)
+        except OSError:
+            keys = []
+        finished = {key: samples for key in left if (samples := self._samples(key)) is not None}
+        return {key: self._samples(key) for key in keys} | finished
 
     def _samples(self, key: str) -> int | None:
         try:
             return self.pcm_file(key).stat().st_size // SAMPLE_BYTES
-        except FileNotFoundError:
+        except OSError:
             return None
 
     def release(self, keys: Iterable[str]) -> None:
-        """Gives up claims of parts that are not finished."""
+        """Gives up claims."""
         for key in keys:
-            (self._claims / key).unlink(missing_ok=True)
+            with suppress(OSError):
+                (self._claims / key).unlink()
 
     def lengths(self) -> dict[str, int]:
         """Returns how many samples each finished part has, by its key."""
@@ -163,7 +171,7 @@ class JobFiles:
         shutil.rmtree(self._claims, ignore_errors=True)
         names = {f"result-{result}", *(f"{key}{end}" for key in keys for end in (".pcm", ".json"))}
         for path in list(self.folder.iterdir()):
-            if path.name not in names and not path.name.startswith(_KEPT):
+            if path.name not in names and path != self._claims and not path.name.startswith(_KEPT):
                 path.unlink(missing_ok=True)
 
     def size(self) -> int:

@@ -9,6 +9,7 @@ Never: the store, tasks of other jobs
 import asyncio
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -51,19 +52,20 @@ class ActiveJob:
         self.waiting_for = ""
         """what it lacks to go on, as in the record"""
         self._numbers = {key: number for number, key in reversed(list(enumerate(script.keys)))}
-        self._elsewhere: dict[str, float] = {}  # key of a part that another replica speaks -> when that was first seen
+        self.elsewhere: dict[str, float] = {}
+        """key of a part that another replica speaks -> when that was first seen"""
         self._made_s = 0.0
         self._retry_s = FIRST_RETRY_S
 
     @property
     def missing(self) -> int:
         """How many different parts are to be spoken."""
-        return len(self.waiting) + len(self.speaking) + len(self._elsewhere)
+        return len(self.waiting) + len(self.speaking) + len(self.elsewhere)
 
     @property
     def done(self) -> int:
         """How many parts are finished."""
-        missing = {*self.waiting, *self.speaking, *self._elsewhere}
+        missing = {*self.waiting, *self.speaking, *self.elsewhere}
         return sum(key not in missing for key in self.script.keys) if missing else len(self.script.keys)
 
     def number_of(self, key: str) -> int:
@@ -86,7 +88,7 @@ class ActiveJob:
     def leave(self, key: str, now: float) -> None:
         """Leaves a part in progress to another replica, from now on by the loop's clock [s]."""
         self.speaking.discard(key)
-        self._elsewhere[key] = now
+        self.elsewhere[key] = now
 
     def write(self, key: str, pcm: bytes, notes: PartNotes) -> None:
         """Writes the samples of a part."""
@@ -113,7 +115,7 @@ class ActiveJob:
         Args:
             lengths: of the parts whose samples are there, by their keys.
         """
-        known = {*self.waiting, *self.speaking, *self._elsewhere, *lengths}
+        known = {*self.waiting, *self.speaking, *self.elsewhere, *lengths}
         self.waiting.extend(key for key in dict.fromkeys(self.script.keys) if key not in known)
 
     def share(self, claims: Mapping[str, int | None], now: float) -> list[str]:
@@ -125,13 +127,13 @@ class ActiveJob:
         """
         for key in [key for key in self.waiting if key in claims and key not in self.claimed]:
             self.waiting.remove(key)
-            self._elsewhere[key] = now
-        finished = {key: samples for key in self._elsewhere if (samples := claims.get(key)) is not None}
-        lost = {key for key, since in self._elsewhere.items() if key not in claims or since + LONGEST_CLAIM_S <= now}
+            self.elsewhere[key] = now
+        finished = {key: samples for key in self.elsewhere if (samples := claims.get(key)) is not None}
+        lost = {key for key, since in self.elsewhere.items() if key not in claims or since + LONGEST_CLAIM_S <= now}
         for key in finished.keys() | lost:
-            del self._elsewhere[key]
+            del self.elsewhere[key]
         self._made_s += sum(finished.values()) / self.record.output.sample_rate
-        self.waiting.extend(lost - finished.keys())
+        self.waiting.extend(sorted(lost - finished.keys(), key=self.number_of))
         self.claimed |= lost
         return [*finished]
 
@@ -165,6 +167,12 @@ class AssistedJob(ActiveJob):
         """Writes the samples of a part; the claim stays on the disk until the holder has seen it."""
         self.files.keep(key, pcm, notes)
         self.claimed.discard(key)
+
+    def claim(self, key: str) -> bool:
+        """As ActiveJob says; False too where the disk takes no claim."""
+        with suppress(OSError):
+            return super().claim(key)
+        return False
 
     def claim_more(self, count: int) -> list[str]:
         """Returns the keys of at most `count` more parts, claimed on the disk."""

@@ -43,6 +43,8 @@ from serve.speech.speech_services import SpeechServices
 
 T = TypeVar("T")
 J = TypeVar("J", bound=ActiveJob)
+Holding = tuple[str, JobStatus, str, str]
+"""a job with its status, its holder and its script"""
 
 LOG = logging.getLogger("ray.serve.chattts")
 
@@ -102,7 +104,7 @@ class JobRunner:
         self._claims = Claims(self.name, service.config.lease_s, service.build, service.has_files)
         self._active: dict[str, ActiveJob] = {}
         self._assisted: dict[str, AssistedJob] = {}  # held by others; at most one
-        self._left: set[str] = set()  # jobs of others of which it has spoken what it could
+        self._left: set[Holding] = set()  # of others, of which it has spoken what it could
         self._released: dict[str, ActiveJob] = {}  # let go, with a task that still ends
         self._tasks: set[asyncio.Task[Any]] = set()
         self._speaking: Counter[str] = Counter()  # tenant -> parts in progress
@@ -158,7 +160,7 @@ class JobRunner:
         for job_id, active_job in [*self._active.items(), *self._assisted.items()]:
             if job_id not in jobs or not self._may_speak(active_job, jobs[job_id].record):
                 self._let_go(job_id)
-        self._left &= jobs.keys()
+        self._left &= {holding_of(job.id, job.record) for job in jobs.values()}
         await self._adopt(jobs.values())
         await self._share()
         for active_job in list(self._active.values()):
@@ -213,7 +215,7 @@ class JobRunner:
     async def _share(self) -> None:
         """Leaves parts of this runner's jobs to the runners that have claimed them."""
         for job in list(self._active.values()):
-            if finished := job.share(await asyncio.to_thread(job.files.claims), _now()):
+            if finished := job.share(await asyncio.to_thread(job.files.claims, job.elsewhere), _now()):
                 await asyncio.to_thread(job.files.release, finished)
 
     async def _assist(self, jobs: Mapping[str, Job]) -> None:
@@ -223,10 +225,13 @@ class JobRunner:
         if free <= 0:
             return
         if not self._assisted:
-            jobs = {job_id: job for job_id, job in jobs.items() if job_id not in self._left | self._released.keys()}
-            for job in (await asyncio.to_thread(self._claims.to_assist, jobs))[:1]:
-                with contextlib.suppress(OSError, ValueError):  # it has just been removed
+            is_left = {job.id for job in jobs.values() if holding_of(job.id, job.record) in self._left} | self._released.keys()
+            others = {job_id: job for job_id, job in jobs.items() if job_id not in is_left}
+            for job in (await asyncio.to_thread(self._claims.to_assist, others))[:1]:
+                try:
                     self._assisted[job.id] = await asyncio.to_thread(self._opened, AssistedJob, job)
+                except (OSError, ValueError):  # it has just been removed, or cannot be read here
+                    self._left.add(holding_of(job.id, job.record))
         for assisted in list(self._assisted.values()):
             assisted.waiting.extend(await asyncio.to_thread(assisted.claim_more, free))
             if self._assisted.get(assisted.id) is not assisted:
@@ -311,7 +316,7 @@ class JobRunner:
         assisted = self._assisted.pop(job_id, None)
         job = assisted or self._active.pop(job_id, None)
         if assisted is not None:
-            self._left.add(job_id)
+            self._left.add(holding_of(job_id, assisted.record))
         if job is not None:
             self._released[job_id] = job
             for task in job.tasks - {asyncio.current_task()}:
@@ -441,6 +446,11 @@ class JobRunner:
         finally:
             job.is_finishing = False
             self._woken.set()
+
+
+def holding_of(job_id: str, record: JobRecord) -> Holding:
+    """Returns what ends when a job is paused, given back, taken over or gets another script."""
+    return job_id, record.status, record.holder, record.script
 
 
 async def _claims_released(job: ActiveJob) -> None:

@@ -1,27 +1,35 @@
 """One book fills all ingress replicas: runners with nothing else to do speak parts of a job that another one holds."""
 
 import asyncio
+import errno
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from pipeline.books.job_files import JobFiles, PartNotes
+from pipeline.books.script import Script
 from pipeline.store.open import open_store
 from serve.access.caller import Caller
 from serve.config.jobs import JobsConfig
 from serve.errors import bad_request
-from serve.jobs.body import JobBody
+from serve.jobs.active_job import ActiveJob, AssistedJob
+from serve.jobs.body import JobBody, PartBody
 from serve.jobs.record import JobRecord, JobStatus
+from serve.jobs.records import Job
 from serve.jobs.runner import JobRunner
 from serve.jobs.service import JobService
 from serve.speech.job import RequestContext
 from tests.support.fakes import Speaker, make_speech_services
+from tests.support.jobs import job_record
 from tests.support.waiting import until
 
 PARTS, PARALLEL = 60, 2
 BOOK = "\n\n".join(f"# Chapter {number}\n\nParagraph {number} says something." for number in range(PARTS))
+
+Interruption = Callable[[list["Replica"], str], Awaitable[None]]
 
 
 class Replica:
@@ -155,3 +163,89 @@ def test_a_part_that_cannot_be_spoken_fails_the_job_once(tmp_path: Path):
                 await replica.end()
 
     asyncio.run(scenario())
+
+
+async def paused_and_resumed(running: list[Replica], job_id: str) -> None:
+    own = running[0].service.of(RequestContext("id", Caller("reader")))
+    await own.pause(job_id)
+    await asyncio.sleep(0.2)
+    await own.resume(job_id)
+
+
+async def changed(running: list[Replica], job_id: str) -> None:
+    await running[0].service.of(RequestContext("id", Caller("reader"))).speak_again(job_id, 3, PartBody(text="Other words."))
+    await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize("interruption", [paused_and_resumed, changed])
+def test_a_job_that_goes_on_is_assisted_again(tmp_path: Path, interruption: Interruption):
+    async def scenario() -> None:
+        async with replicas(tmp_path, 3) as running:
+            job_id = await created(running[0])
+            await until(lambda: all(replica.speaker.requests for replica in running))
+            await interruption(running, job_id)
+            before = [len(replica.speaker.requests) for replica in running]
+            await ended(running[0], job_id)
+            more = [len(replica.speaker.requests) - count for replica, count in zip(running, before, strict=True)]
+            assert min(more) > PARALLEL, more
+
+    asyncio.run(scenario())
+
+
+def test_a_job_that_cannot_be_read_here_is_tried_once_and_keeps_no_other_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tried: Counter[str] = Counter()
+    opened = JobRunner._opened
+
+    def unreadable(self: JobRunner, kind: type[ActiveJob], job: Job) -> ActiveJob:
+        if kind is AssistedJob:
+            tried[job.id] += 1
+            if job.record.parts > PARTS:
+                raise ValueError("of another release")
+        return opened(self, kind, job)
+
+    monkeypatch.setattr(JobRunner, "_opened", unreadable)
+
+    async def scenario() -> None:
+        async with replicas(tmp_path, 2) as running:
+            longer = await created(running[0], input=f"{BOOK}\n\n# The end\n\nOne more.")
+            await until(lambda: tried[longer] > 0)
+            shorter = await created(running[0])
+            await ended(running[0], shorter)
+            assert tried == {longer: 1, shorter: 1}
+
+    asyncio.run(scenario())
+
+
+def test_a_disk_that_takes_no_claims_ends_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(self: JobFiles, key: str) -> bool:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    def unreadable(folder: Path) -> list[str]:
+        raise OSError(errno.EIO, "the disk is not well")
+
+    monkeypatch.setattr(JobFiles, "claim", full)
+    files = JobFiles(tmp_path)
+    assisted = AssistedJob("job", job_record(), files, Script(()), {})
+    assisted._unclaimed = iter(["one", "two"])
+    assert assisted.claim_more(2) == []
+    assert assisted.is_left
+    monkeypatch.setattr("os.listdir", unreadable)
+    assert files.claims() == {}
+    (tmp_path / "claims").touch()
+    files.release(["one"])
+
+
+def test_a_part_whose_claim_was_lost_is_not_spoken_again_once_it_is_finished(tmp_path: Path):
+    files = JobFiles(tmp_path)
+    files.keep("done", b"\0\0", PartNotes())
+    assert not files.claim("done")
+    assert files.claims(["done", "missing"]) == {"done": 1}
+
+
+def test_claims_that_come_back_while_a_file_is_assembled_fail_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    files = JobFiles(tmp_path)
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: files.claim("late"))
+    files.keep_only(frozenset(), "")
+    assert files.claims() == {"late": None}
