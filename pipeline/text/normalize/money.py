@@ -108,16 +108,20 @@ def _yuan(match: Match, language: Language) -> Outcome:
 
 
 def _european(match: Match, language: Language) -> Outcome:
-    """€1.250,00: the comma before the cents."""
+    """€1.250,00, 12,99 zl: the comma before the cents; 1.799 €/l is the price of fuel."""
     written = match["number"].replace(".", "").replace(",", ".")
     return money_words(match["sign"], written, "", language)
 
 
+_WITH_COMMAS = alternatives(
+    [*("€", "EUR", "PLN", "zl", "kr", "SEK", "NOK", "DKK", "CZK", "HUF", "R$", "BRL", "Rp", "IDR", "₫", "VND", "₺", "₽", "RUB")]
+)
 _EUROPEAN = r"(?:\d{1,3}(?:\.\d{3}){1,3}(?:,\d\d)?|\d{1,6},\d\d)(?!\d)"
 RULES: list[Rule] = [
     rule("$", r"[$€£](?P<number>\d{1,3})s(?![A-Za-z0-9])", _notes, "numbers"),
     rule("0", r"(?P<whole>\d{1,3}(?:,\d{3}){1,3}|\d{1,9})\.(?P<places>0|\d0)(?=\s?元(?!/))", _yuan, "numbers"),
-    rule("$a", rf"(?P<sign>€|EUR)\s?(?P<number>{_EUROPEAN})(?![\d.,]\d)", _european, "numbers"),
+    rule("$a", rf"(?P<sign>{_WITH_COMMAS})\s?(?P<number>{_EUROPEAN})(?![\d.,]\d|\s?/)", _european, "numbers"),
+    rule("0", rf"(?P<number>{_EUROPEAN})\s?(?P<sign>{_WITH_COMMAS})(?![A-Za-z0-9]|\s?/)", _european, "numbers"),
     rule(
         "$a-",
         rf"{MINUS}(?P<sign>{_PREFIXED})\s?(?:(?P<low>{NUMBER})\s?[-–~]\s?(?P=sign)?)?(?P<number>{NUMBER})"
