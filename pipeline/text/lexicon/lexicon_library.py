@@ -63,10 +63,10 @@ class LexiconLibrary:
             raise UnknownLexicon("no such lexicon; PUT /v1/lexicons/{id} creates one", param="lexicon")
         return lexicon.entries
 
-    def ids(self, owner: str) -> list[str]:
-        """Returns the ids of an owner's lexicons."""
+    def owned(self, owner: str) -> dict[str, Entries]:
+        """Returns the entries of an owner's lexicons by their ids, in order."""
         newest = {} if self._mirror is None else self._mirror.newest()
-        return sorted(lexicon_id for lexicon_id, lexicon in newest.items() if lexicon.owner == owner)
+        return {lexicon_id: lexicon.entries for lexicon_id, lexicon in newest.items() if lexicon.owner == owner}
 
     def put(self, lexicon_id: str, entries: Entries, writer: Writer = OPERATOR) -> int:
         """Stores a lexicon in place of an earlier one, which keeps its owner; returns its version. Raises as `change` does."""

@@ -102,8 +102,8 @@ async def add_from_file(request: Request, services: RequestServices) -> Response
 @router.get(PATH, responses=REFUSED)
 @requires(Scope.TEXT)
 async def dictionaries(request: Request, services: RequestServices) -> dict[str, Any]:
-    lexicons, owner = services.speech.lexicons, caller_of(request).writer.id
-    cards = [card(name, lexicons.get(name), owner) for name in lexicons.ids(owner)]
+    owner = caller_of(request).writer.id
+    cards = [card(name, entries, owner) for name, entries in services.speech.lexicons.owned(owner).items()]
     return {"pronunciation_dictionaries": cards, "next_cursor": None, "has_more": False}
 
 

@@ -36,6 +36,9 @@ from serve.protocols.elevenlabs.translation import TextToSpeechBody, speech_valu
 from serve.protocols.openai.routes.speech import AUDIO
 from serve.speech.job import SpeechJob
 
+MOST_VOICE_IDS = 100
+"""that a request names, as there: each is looked for among all voices"""
+
 router = APIRouter()
 
 WITH_TIMES: dict[int | str, dict[str, Any]] = {
@@ -99,7 +102,9 @@ async def voices(services: RequestServices) -> dict[str, Any]:
 @any_key
 async def voices_page(request: Request, services: RequestServices) -> Response:
     query, library = request.query_params, services.voices.library
-    asked_for = [name for value in query.getlist("voice_ids") for name in value.split(",")]
+    asked_for = {name for value in query.getlist("voice_ids") for name in value.split(",")}
+    if len(asked_for) > MOST_VOICE_IDS:
+        raise bad_request("out_of_range", f"voice_ids are at most {MOST_VOICE_IDS}", param="voice_ids")
     names = {info.name for name in asked_for for info in infos_of(name, library)} if asked_for else None
     page, ignored = page_of(library.list(), services.speech.models, query, names)
     return JSONResponse(page, headers={"X-Ignored-Fields": ignored_header(ignored)} if ignored else {})
@@ -191,5 +196,5 @@ def infos_of(name: str, library: VoiceLibrary) -> list[VoiceInfo]:
         return [library.info(stored)]
     with suppress(InvalidRequest):
         canonical = library.canonical(name)
-        return [info for info in library.list() if info.name == canonical]
+        return [info for info in library.catalogue.list() if info.name == canonical]
     return []

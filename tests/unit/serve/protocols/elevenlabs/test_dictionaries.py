@@ -2,9 +2,12 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
+import pytest
 import requests
 
+from pipeline.errors import UnknownLexicon
 from pipeline.store.store import Store
 from pipeline.text.lexicon.lexicon_library import LexiconLibrary
 from serve.access.api_keys import Scope
@@ -95,6 +98,14 @@ def test_rules_that_are_added_at_once_are_all_there(store: Store):
 
         assert list(pool.map(add, words)) == [200] * len(words)
         assert {rule["string_to_replace"] for rule in get(live, f"/{name}")["rules"]} == {"Thailand", *words}
+
+
+def test_a_dictionary_that_is_deleted_meanwhile_leaves_the_list_of_the_others(store: Store, monkeypatch: pytest.MonkeyPatch):
+    lexicons = LexiconLibrary(store)
+    with serving(make_services(Speaker(), lexicons=lexicons)) as live:
+        made(live, THAILAND)
+        monkeypatch.setattr(lexicons, "get", Mock(side_effect=UnknownLexicon("no such lexicon")))
+        assert len(get(live)["pronunciation_dictionaries"]) == 1
 
 
 def test_what_is_no_dictionary_is_refused(store: Store):

@@ -5,6 +5,7 @@ from typing import Any
 import requests
 
 from serve.access.authentication import Authenticator
+from serve.protocols.elevenlabs.routes import MOST_VOICE_IDS
 from tests.support.guarded import add, guarded, ring_of
 from tests.support.live_server import CANARY, Live
 
@@ -88,6 +89,9 @@ def test_voices_and_models(live):
     assert [one["voice_id"] for one in get(live, "/v2/voices?voice_ids=nobody,ALLOY")["voices"]] == ["default"]
     assert [one["voice_id"] for one in get(live, "/v2/voices?search=Alloy")["voices"]] == ["default"]
     assert get(live, "/v2/voices?voice_ids=nobody")["voices"] == []
+    assert len(get(live, f"/v2/voices?voice_ids={','.join(['alloy'] * 1000)}")["voices"]) == 1
+    many = get(live, f"/v2/voices?voice_ids={','.join(map(str, range(MOST_VOICE_IDS + 1)))}")
+    assert many["detail"]["status"] == "out_of_range"
     assert get(live, "/v2/voices?search=no-such-voice&include_total_count=false") == {
         "voices": [],
         "has_more": False,
