@@ -14,12 +14,12 @@ from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import EDGE, MINUS, NOT_IN_WORD, NUMBER, TO
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
 from pipeline.text.normalize.tables import row_table, word_list
-from pipeline.text.normalize.words import CLOSE_UNITS, UNITS
+from pipeline.text.normalize.words import CLOSE_UNITS, CURRENCIES, UNITS
 
 _PER = row_table("rate")  # English, Chinese
 _TIMES = "second|sec|s|minute|min|hour|hr|h|day|week|wk|month|mo|year|yr"
 _QUANTITY_BEFORE = re.compile(
-    rf"(?:\d\s?(?:{alternatives(list(UNITS))})\.?"
+    rf"(?:\d\s?(?:{alternatives([*UNITS, *CURRENCIES])})\.?"
     r"|\d[\"″]|[\d²³⁴⁵⁶⁷⁸⁹⁰%)]\s?(?:[A-Za-z°μΩ•²³]{1,12}\.?|[\u4e00-\u9fff]{1,3})?|\d\s?(?:thousand|million|billion|[A-Za-z]{2,12})"
     r"|\d[\d.,]*\s(?:[a-z]{2,12}\s)?[a-z]{2,12}|(?:one|two|three|four|five|six|ten|half|几|多少|[万亿千百])\s?[a-z\u4e00-\u9fff]{1,10})"
     r"(?:/[A-Za-z\u4e00-\u9fff]{1,8})?\s?$",
