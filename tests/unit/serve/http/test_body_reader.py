@@ -203,6 +203,8 @@ ROUTES = [
     ("POST", "/v1/audio/voices/random"),
     ("POST", "/v1/audio/voices/blend"),
     ("PATCH", "/v1/audio/voices/x"),
+    ("POST", "/v1/pronunciation-dictionaries/add-from-rules"),
+    *(("POST", f"/v1/pronunciation-dictionaries/x/{change}-rules") for change in ("set", "add", "remove")),
 ]
 
 
