@@ -137,6 +137,8 @@ class JobRunner:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            for job in (*self._active.values(), *self._assisted.values(), *self._released.values()):
+                job.files.release(job.claimed)
 
     async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Does one piece of work, whose failure ends nothing; an unavailable store is logged once."""

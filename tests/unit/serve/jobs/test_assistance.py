@@ -46,6 +46,11 @@ class Replica:
         self.running.cancel()
         await asyncio.gather(self.running, return_exceptions=True)
 
+    async def die(self) -> None:
+        """Ends without giving anything up."""
+        self.runner._active, self.runner._assisted = {}, {}
+        await self.end()
+
 
 @asynccontextmanager
 async def replicas(folder: Path, count: int, pause_s: float = 0.05) -> AsyncIterator[list[Replica]]:
@@ -116,12 +121,24 @@ def test_whoever_dies_the_book_ends_whole(tmp_path: Path, victim: str, monkeypat
             await until(lambda: all(len(replica.speaker.requests) > PARALLEL for replica in running))
             holder = next(replica for replica in running if record_of(replica, job_id).holder == replica.runner.name)
             dying = holder if victim == "holder" else next(replica for replica in running if replica is not holder)
-            await dying.end()
+            await dying.die()
             survivor = next(replica for replica in running if replica is not dying)
             record = await ended(survivor, job_id)
             assert (record.status, record.done) == (JobStatus.SUCCEEDED, record.parts)
             repeated = [text for text, times in spoken(running).items() if times > 1]
             assert len(repeated) <= 2 * PARALLEL, "what was in progress, and no more"
+
+    asyncio.run(scenario())
+
+
+def test_an_assistant_that_ends_gives_its_claims_up(tmp_path: Path):
+    async def scenario() -> None:
+        async with replicas(tmp_path, 2) as running:
+            job_id = await created(running[0])
+            await until(lambda: all(replica.speaker.requests for replica in running))
+            for replica in sorted(running, key=lambda one: one.runner.name == record_of(one, job_id).holder):
+                await replica.end()
+            assert None not in running[0].service.files(job_id).claims().values()
 
     asyncio.run(scenario())
 
