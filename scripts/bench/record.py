@@ -18,9 +18,14 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "scripts" / "bench" / "results"
-SETS = {"epyc": "AMD EPYC, AVX-512", "xeon": "Intel Xeon at 2.5 GHz, AVX-512", "epyc-masked": "AMD EPYC, AVX2 alone"}
+SETS = {
+    "epyc": "AMD EPYC, AVX-512",
+    "xeon": "Intel Xeon at 2.5 GHz, AVX-512",
+    "xeon-amx": "Intel Xeon with AMX",
+    "epyc-masked": "AMD EPYC, AVX2 alone",
+}
 """folder of RESULTS -> the kind of processor that it is of; limits are judged on the worst of them"""
-KINDS = ((("AMD EPYC",), "epyc"), (("Xeon", "2.50GHz"), "xeon"))
+KINDS = ((("AMD EPYC",), "epyc"), (("Xeon", "2.50GHz"), "xeon"), (("Xeon(R) Processor",), "xeon-amx"))
 """words of a processor's name -> its set"""
 MASKS = ("CHATTTS_INSTRUCTIONS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
 """environment variables that hide a part of the processor, from native code, from torch, and from torch's two libraries"""

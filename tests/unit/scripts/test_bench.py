@@ -413,6 +413,7 @@ def test_a_summary_judges_what_is_kept_and_names_what_is_missing(tmp_path):
         ("AMD EPYC 9R14", {}, "epyc"),
         ("AMD EPYC 9R14", {"CHATTTS_INSTRUCTIONS": "avx2"}, "epyc-masked"),
         ("Intel(R) Xeon(R) Processor @ 2.50GHz", {}, "xeon"),
+        ("Intel(R) Xeon(R) Processor", {}, "xeon-amx"),
         ("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", {}, "intel-r-xeon-r-platinum-8481c-cpu-2-70ghz"),
     ],
 )
