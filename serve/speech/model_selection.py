@@ -86,26 +86,28 @@ class ModelSelector:
         Raises:
             ApiError: there is no such model.
         """
-        rollout = self.rollout
-        if model not in rollout.versions and model not in rollout.names:
-            model = self._meant(model)
-        if model in rollout.versions:
-            return rollout.versions[model]
-        if model in rollout.names:
-            return rollout.choose(model, listener, voice)
-        if model in (*MODELS, *OTHER_MODELS) or model.startswith(DATED):
-            return rollout.choose(rollout.names[0], listener, voice)
+        name = self.meant(model)
+        return self.rollout.versions.get(name) or self.rollout.choose(name, listener, voice)
+
+    def meant(self, model: str) -> str:
+        """Returns the name or version here that a client means, in any case, by a name of another service or of a hub.
+
+        Raises:
+            ApiError: there is no such model.
+        """
+        own = (*self.rollout.names, *self.rollout.versions)
+        lowered = model.lower()
+        others = {name.lower(): name for name in own} | self._aliases
+        name = model if model in own else others.get(lowered) or lowered.removeprefix(OF_HUBS)
+        if name in own:
+            return name
+        if name in (*MODELS, *OTHER_MODELS) or name.startswith(DATED):
+            return self.rollout.names[0]
         raise ApiError(
             f"no such model; GET /v1/models lists them: {', '.join(self.ids)}",
             ErrorSpec(404, "not_found_error", "model_not_found", False),
             param="model",
         )
-
-    def _meant(self, model: str) -> str:
-        """Returns the name that is meant by one in another case, of another service, or of a hub of many services' models."""
-        lowered = model.lower()
-        own = {name.lower(): name for name in (*self.rollout.names, *self.rollout.versions)}
-        return self._aliases.get(lowered) or own.get(lowered) or lowered.removeprefix(OF_HUBS)
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from serve.errors import plain_status
 from serve.http.dependencies import RequestServices
 from serve.http.route_access import any_key, listing
 from serve.speech.model_selection import ModelSelector
@@ -31,11 +30,7 @@ async def audio_models(services: RequestServices) -> dict[str, Any]:
 @router.get("/v1/models/{name}")
 @any_key
 async def model(name: str, services: RequestServices) -> dict[str, Any]:
-    if name not in services.speech.models.ids:
-        error = plain_status(404)
-        error.message = "no such model; GET /v1/models lists them"
-        raise error
-    return model_card(name, services.speech.models)
+    return {**model_card(services.speech.models.meant(name), services.speech.models), "id": name}
 
 
 for prefix in ("/openai/v1", "/openai"):  # of Azure's clients

@@ -86,8 +86,8 @@ def test_an_unknown_path_is_refused_in_the_words_of_its_protocol(live: Live):
         ("/v1/nothing/at/all", {"xi-api-key": "none"}, lambda body: body["detail"]["status"]),
         ("/v1/text-to-speech/a/b/c", {}, lambda body: body["detail"]["status"]),
         ("/v1/listen", {"Authorization": "Token none"}, lambda body: body["err_code"].lower()),
-        ("/v1/models/nobody", {"Authorization": "Token none"}, lambda body: body["err_code"].lower().replace("model_", "")),
-        ("/v1/models/nobody", {"xi-api-key": "none"}, lambda body: body["detail"]["status"]),
+        ("/v1/models/nobody", {"Authorization": "Token none"}, lambda body: body["err_code"].lower().removeprefix("model_")),
+        ("/v1/models/nobody", {"xi-api-key": "none"}, lambda body: body["detail"]["status"].removeprefix("model_")),
         ("/v1/auth/grant/x", {}, lambda body: body["err_code"].lower()),
         ("/v1/nothing", {}, lambda body: body["error"]["code"]),
     ):

@@ -37,7 +37,7 @@ def test_models_voices_and_the_front_page(live):
         ("GET", f"/{CANARY}", 404, "not_found"),
         ("GET", "/v1/audio/speech", 405, "method_not_allowed"),
         ("DELETE", "/v1/models", 405, "method_not_allowed"),
-        ("GET", f"/v1/models/{CANARY}", 404, "not_found"),
+        ("GET", f"/v1/models/{CANARY}", 404, "model_not_found"),
     ],
 )
 def test_unknown_routes_and_methods_keep_the_envelope(live, method, path, status, code):

@@ -30,6 +30,15 @@ def test_models_say_what_their_weights_may_be_used_for(checkpoint, name, commerc
     assert (one["license_url"] is not None) == (commercial is False)
 
 
+def test_a_model_is_found_by_every_name_that_speaks():
+    with serving(make_services(Speaker(), models=ModelSelector(rollout(v1=3, v2=1), aliases={"Kokoro": V2}))) as live:
+        for name in ("TTS-1", "tts-1-hd", "gpt-4o-mini-tts", "ChatTTS", V2.upper(), "kokoro"):
+            assert requests.get(f"{live.url}/v1/models/{name}", timeout=60).json()["id"] == name
+            assert live.speak(model=name).status_code == 200
+        refused = requests.get(f"{live.url}/v1/models/nobody", timeout=60)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+
+
 def test_models_are_listed_with_their_state():
     with serving(make_services(Speaker(), models=ModelSelector(rollout(v1=3, v2=1)))) as live:
         cards = {card["id"]: card for card in requests.get(f"{live.url}/v1/models", timeout=60).json()["data"]}
