@@ -110,8 +110,9 @@ async def dictionaries(request: Request, services: RequestServices) -> dict[str,
 @router.get(f"{PATH}/{{name}}", responses=REFUSED)
 @requires(Scope.TEXT)
 async def dictionary(name: str, request: Request, services: RequestServices) -> dict[str, Any]:
-    entries = entries_in(name, services)
-    return {**card(name, entries, caller_of(request).writer.id), "rules": [rule_of(entry) for entry in entries]}
+    entries, caller = entries_in(name, services), caller_of(request).writer.id
+    owner = caller if name in services.speech.lexicons.owned(caller) else ""
+    return {**card(name, entries, owner), "rules": [rule_of(entry) for entry in entries]}
 
 
 @router.post(f"{PATH}/{{name}}/set-rules", openapi_extra=takes(ChangesBody), responses=REFUSED)

@@ -136,7 +136,7 @@ def test_dictionaries_belong_to_keys(store: Store):
     services = make_services(Speaker(), lexicons=LexiconLibrary(store))
     object.__setattr__(services, "authenticator", Authenticator(ring_of(store)))
     with serving(services) as live:
-        made_by, listed_by = [], []
+        made_by, listed_by, first = [], [], ""
         for key in keys:
             headers, body = {"xi-api-key": key}, {"name": "a", "rules": [THAILAND]}
             made_by.append(
@@ -144,4 +144,11 @@ def test_dictionaries_belong_to_keys(store: Store):
             )
             listed = requests.get(f"{live.url}{PATH}", headers=headers, timeout=60).json()
             listed_by.append(len(listed.get("pronunciation_dictionaries", ())))
+            first = first or listed["pronunciation_dictionaries"][0]["id"]
+        makers = [
+            requests.get(f"{live.url}{PATH}/{first}", headers={"xi-api-key": key}, timeout=60).json()["created_by"]
+            for key in keys[:2]
+        ]
+    assert makers[0]
+    assert not makers[1], "whose it is, is told to nobody else"
     assert (made_by, listed_by) == ([200, 200, 403], [1, 1, 0])
