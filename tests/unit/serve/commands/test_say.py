@@ -181,10 +181,10 @@ def test_a_script_is_read_here_and_by_a_service_with_the_voices_of_its_cast(tmp_
     speaker = Speaker(chunks=2)
     with living(tmp_path / "jobs", speaker) as live:
         assert read.main([*command, "--url", live.url]) == 0
-        assert [(request.text, request.voice) for request in speaker.requests] == [
+        assert {(request.text, request.voice) for request in speaker.requests} == {
             ("Who is there?", "default"),
             ("It is me.", "default"),
-        ], "alloy and nova are names of one voice there"
+        }, "alloy and nova are names of one voice there"
         assert read.main([str(play), "-o", str(output), "--url", live.url, "--cast", "Anna=alloy"]) == 1
     assert "line 2 of the script" in capsys.readouterr().err
 

@@ -52,7 +52,7 @@ def test_clients_that_try_again_add_three_tries_each_at_most_and_are_heard_when_
         with ThreadPoolExecutor(CLIENTS) as pool:
             ends = Counter(pool.map(ask, map(str, range(CLIENTS))))
         assert ends["heard"] > PLACES, "some were heard when they came again"
-        assert max(counting.attempts.values()) == TRIES, "the storm happened"
+        assert 1 < max(counting.attempts.values()) <= TRIES, "the storm happened"
         assert sum(counting.attempts.values()) <= TRIES * CLIENTS
         assert speaker.opened == ends["heard"], "nobody is spoken to twice"
         assert live.services.speech.admission.in_flight == 0
