@@ -149,6 +149,7 @@ def test_a_job_that_is_cancelled_is_left_by_all(tmp_path: Path):
             job_id = await created(running[0])
             await until(lambda: all(replica.speaker.requests for replica in running))
             await running[0].service.of(RequestContext("id", Caller("reader"))).cancel(job_id)
+            await until(lambda: not any(replica.runner._active or replica.runner._assisted for replica in running))
             await until(lambda: all(replica.speaker.opened == replica.speaker.closed for replica in running))
             before = [len(replica.speaker.requests) for replica in running]
             await asyncio.sleep(0.3)
