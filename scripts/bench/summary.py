@@ -137,14 +137,18 @@ def markdown(summary: Result) -> str:
     for row in summary["figures"]:
         cells = (row["label"], row["limit"], row["target"], *(row["shown"].get(name, "") for name in names), row["verdict"])
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", *(f"- {measured_on(name, summary['sets'][name])}" for name in names)])
+    formats = {summary["sets"][name]["format"] for name in names}
+    common = formats.pop() if len(formats) == 1 else ""
+    machines = [f"- {measured_on(name, summary['sets'][name], common)}" for name in names]
+    return "\n".join([*lines, "", *machines, *(["", f"All: {common}."] if common else [])])
 
 
-def measured_on(name: str, machine: Mapping[str, Any]) -> str:
-    """Returns machine, number format and commits of a set in one sentence."""
+def measured_on(name: str, machine: Mapping[str, Any], common: str) -> str:
+    """Returns machine, number format, if it is not the common one, and commits of a set in one sentence."""
     quick = "; `--quick`" if machine["quick"] else ""
     commits = ", ".join(sorted(machine["commits"]))
-    return f"{SETS[name]}: {machine['cores']} cores, torch {machine['torch']}; {machine['format']}; commit {commits}{quick}."
+    own = "" if machine["format"] == common else f"; {machine['format']}"
+    return f"{SETS[name]}: {machine['cores']} cores, torch {machine['torch']}{own}; commit {commits}{quick}."
 
 
 def reader_table(root: Path = RESULTS) -> str | None:
