@@ -216,8 +216,10 @@ class JobRunner:
 
     async def _share(self) -> None:
         """Leaves parts of this runner's jobs to the runners that have claimed them."""
-        for job in list(self._active.values()):
-            if finished := job.share(await asyncio.to_thread(job.files.claims, job.elsewhere), _now()):
+        jobs = [(job, tuple(job.elsewhere)) for job in self._active.values()]
+        claims = await asyncio.to_thread(lambda: [job.files.claims(left) for job, left in jobs]) if jobs else []
+        for (job, _), claimed in zip(jobs, claims, strict=True):
+            if finished := job.share(claimed, _now()):
                 await asyncio.to_thread(job.files.release, finished)
 
     async def _assist(self, jobs: Mapping[str, Job]) -> None:

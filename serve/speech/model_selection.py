@@ -52,7 +52,8 @@ class ModelSelector:
             aliases: name of a model of another service -> a name or version here.
         """
         self.rollout = rollout
-        self._aliases = {name.lower(): meant for name, meant in aliases.items()}
+        self._own = frozenset((*rollout.names, *rollout.versions))
+        self._meant = {name.lower(): name for name in self._own} | {name.lower(): meant for name, meant in aliases.items()}
         self._capabilities = capabilities or {}
 
     def apply_to_body(self, body: SpeechBody, *, caller: str, host: str | None, voice: str, strict: bool) -> Selection:
@@ -95,11 +96,8 @@ class ModelSelector:
         Raises:
             ApiError: there is no such model.
         """
-        own = (*self.rollout.names, *self.rollout.versions)
-        lowered = model.lower()
-        others = {name.lower(): name for name in own} | self._aliases
-        name = model if model in own else others.get(lowered) or lowered.removeprefix(OF_HUBS)
-        if name in own:
+        name = model if model in self._own else self._meant.get(model.lower()) or model.lower().removeprefix(OF_HUBS)
+        if name in self._own:
             return name
         if name in (*MODELS, *OTHER_MODELS) or name.startswith(DATED):
             return self.rollout.names[0]
