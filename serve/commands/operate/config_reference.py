@@ -137,6 +137,8 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if value is None or isinstance(value, bool):
         return f"`{'null' if value is None else str(value).lower()}`"
+    if isinstance(value, dict) and value:
+        return f"{len(value)} names"
     if isinstance(value, tuple):
         return f"`[{', '.join(str(entry) for entry in value)}]`"
     return f"`{_number(value) if isinstance(value, int | float) else value}`"
