@@ -139,7 +139,7 @@ class Material:
     """Sentences' states, each with what the teacher makes of them."""
 
     def __init__(self, states: list[Tensor], decoder: Weights, vocos: Weights, device: str) -> None:
-        self._device, self.states = device, [one for one in states if len(one) >= CROPPED + 2 * AROUND]
+        self._device, self.states = device, [utterance for utterance in states if len(utterance) >= CROPPED + 2 * AROUND]
         teacher = MelDecoder(decoder), Vocos(vocos)
         self.mel, self.samples = [], []
         with torch.inference_mode():
@@ -155,7 +155,7 @@ class Material:
 
     def crops(self, draw: random.Random, rows: int) -> tuple[Tensor, ...]:
         """Returns the teacher's samples, the states, the teacher's frames, and the samples again."""
-        weights = [len(one) for one in self.states[HELD_OUT:]]
+        weights = [len(utterance) for utterance in self.states[HELD_OUT:]]
         numbers = draw.choices(range(HELD_OUT, len(self.states)), weights, k=rows)
         return self._at([(number, draw.randint(0, len(self.states[number]) - CROPPED - 2 * AROUND)) for number in numbers])
 
@@ -247,7 +247,7 @@ def main(arguments: list[str] | None = None) -> None:
                 ours, own = small.generate(*inputs)
                 judged = spectral_loss(ours, samples)[1] | {"own": own}
             report(
-                folder, "small", figures(step, progress, parts, {name: round(one.item(), 4) for name, one in judged.items()})
+                folder, "small", figures(step, progress, parts, {name: round(loss.item(), 4) for name, loss in judged.items()})
             )
             save(file, {"parts": small.parts, "steps": step, "trained_s": schedule.trained_s, **contest.state()})
             write(root, args.out, small)

@@ -230,9 +230,9 @@ def figures(recordings: list[tuple[Spoken, Recording]], *, shown: bool) -> dict[
     result: dict[str, dict[str, float]] = {}
     for kind in dict.fromkeys(kind for (kind, _), _ in recordings):
         own = [(sentence, sound) for (of_kind, sentence), sound in recordings if of_kind == kind]
-        found = score(listener, own, kind, shown=shown)
-        result[kind] = found.figures()
-        print(f"{kind:8s} {found.words:4d} words, error rate {found.rate:.3f}, the teacher's {TEACHER[kind] / 100:.3f}")
+        errors = score(listener, own, kind, shown=shown)
+        result[kind] = errors.figures()
+        print(f"{kind:8s} {errors.words:4d} words, error rate {errors.rate:.3f}, the teacher's {TEACHER[kind] / 100:.3f}")
     return result
 
 

@@ -57,13 +57,13 @@ def recordings_in(folder: Path) -> list[tuple[Sentence, Samples]]:
 def figures(impressions: Sequence[Impression]) -> Figures:
     """Returns the means, and mistakes among all phones; None for what these recordings do not have."""
     means: Figures = {
-        name: round(fmean(getattr(one, name) for one in impressions), 2)
+        name: round(fmean(getattr(impression, name) for impression in impressions), 2)
         for name in ("overall", "signal", "background", "p808", "voiced", "pace")
     }
-    phones = sum(one.phones for one in impressions)
-    ranges = [one.pitch_range for one in impressions if one.pitch_range is not None]
+    phones = sum(impression.phones for impression in impressions)
+    ranges = [impression.pitch_range for impression in impressions if impression.pitch_range is not None]
     return means | {
-        "phone_error_rate": round(sum(one.mistakes for one in impressions) / phones, 3) if phones else None,
+        "phone_error_rate": round(sum(impression.mistakes for impression in impressions) / phones, 3) if phones else None,
         "pitch_range_semitones": round(fmean(ranges), 1) if ranges else None,
         "sentences": len(impressions),
     }
@@ -73,7 +73,7 @@ def judged(name: str, recordings: Sequence[tuple[Sentence, Samples]]) -> dict[st
     """Prints and returns the figures of a voice by language."""
     result: dict[str, Figures] = {}
     for language in dict.fromkeys(sentence.language for sentence, _ in recordings):
-        of_language = [impression(samples, one.units) for one, samples in recordings if one.language == language]
+        of_language = [impression(samples, sentence.units) for sentence, samples in recordings if sentence.language == language]
         result[language] = figures(of_language)
         print(f"{name:10s} {language}  " + "  ".join(f"{key} {value}" for key, value in result[language].items()), flush=True)
     return result
@@ -113,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
             sentences = [sentence for sentence, _ in takes]
             result = {str(args.audio): judged(args.audio.name, takes)}
         else:
-            sentences = [one for language in args.languages for one in natural_sentences(language, args.sentences)]
+            sentences = [sentence for language in args.languages for sentence in natural_sentences(language, args.sentences)]
             result = {voice: judged(voice, takes) for voice, takes in spoken(args, sentences)}
         if args.teacher:
             result["teacher"] = judged("teacher", [(sentence, teacher(sentence)) for sentence in sentences])

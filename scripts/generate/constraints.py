@@ -119,12 +119,12 @@ def _write(packages: Sequence[Mapping[str, Any]]) -> None:
 def _other_platforms(pins: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yields each pin with the hash of its wheel for each platform."""
     with tempfile.TemporaryDirectory() as folder:
-        asked = Path(folder) / "pins.txt"
-        asked.write_text("\n".join(pins), encoding="utf-8")
+        listing = Path(folder) / "pins.txt"
+        listing.write_text("\n".join(pins), encoding="utf-8")
         for processor, python in product(PROCESSORS, PYTHONS):
             platforms = (f"--platform=manylinux{glibc}_{processor}" for glibc in GLIBCS)
             options = ("--only-binary=:all:", f"--python-version={python}", f"--target={folder}", *platforms)
-            for package in _asked_of_the_index(asked, *options):
+            for package in _asked_of_the_index(listing, *options):
                 yield _pin(package), _sha256(package)
 
 
@@ -143,9 +143,9 @@ def license_of(metadata: Mapping[str, Any]) -> str:
     return " OR ".join(stated) or expression.partition("\n")[0][:LONGEST_LICENSE] or NOT_STATED
 
 
-def _asked_of_the_index(asked: Path, *more: str) -> Iterator[dict[str, Any]]:
+def _asked_of_the_index(listing: Path, *more: str) -> Iterator[dict[str, Any]]:
     environment = {name: value for name, value in os.environ.items() if name not in LOCAL_SOURCES}
-    options = ("--dry-run", "--no-deps", "--ignore-installed", "--quiet", "--report", "-", "--requirement", str(asked))
+    options = ("--dry-run", "--no-deps", "--ignore-installed", "--quiet", "--report", "-", "--requirement", str(listing))
     done = subprocess.run(
         [sys.executable, "-m", "pip", "install", *options, *more],
         env=environment | {"PIP_CONFIG_FILE": os.devnull},

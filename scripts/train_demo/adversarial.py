@@ -30,16 +30,16 @@ Generate = Callable[..., tuple[Tensor, Tensor]]
 """maps the inputs to samples (B, n), and to a loss of the generator's own"""
 
 
-def spectral_loss(ours: Tensor, wanted: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def spectral_loss(ours: Tensor, originals: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Returns the loss of samples (B, n) against samples (B, n), and its parts by name."""
-    mel = (log_mel(ours) - log_mel(wanted)).abs().mean()
+    mel = (log_mel(ours) - log_mel(originals)).abs().mean()
     spectra = torch.zeros((), device=ours.device)
     for size in SPECTRA:
-        found, expected = (
+        copied, expected = (
             torch.stft(x, size, size // 4, window=_window(size, str(x.device)), return_complex=True).abs().clamp(min=1e-5)
-            for x in (ours, wanted)
+            for x in (ours, originals)
         )
-        distance = (found.log() - expected.log()).abs().mean() + (found - expected).norm() / expected.norm()
+        distance = (copied.log() - expected.log()).abs().mean() + (copied - expected).norm() / expected.norm()
         spectra = spectra + distance / len(SPECTRA)
     return MEL_WEIGHT * mel + SPECTRA_WEIGHT * spectra, {"mel": mel.detach(), "spectra": spectra.detach()}
 
@@ -49,9 +49,9 @@ def _window(size: int, device: str) -> Tensor:
     return torch.hann_window(size, device=device)
 
 
-def critic_loss(critic: Critic, ours: Tensor, wanted: Tensor) -> Tensor:
+def critic_loss(critic: Critic, ours: Tensor, originals: Tensor) -> Tensor:
     """Returns the hinge loss of judges that tell originals from copies."""
-    both = critic(torch.cat([wanted, ours.detach()]))
+    both = critic(torch.cat([originals, ours.detach()]))
     parts = []
     for score, _ in both:
         true, false = score.float().chunk(2)
@@ -59,10 +59,10 @@ def critic_loss(critic: Critic, ours: Tensor, wanted: Tensor) -> Tensor:
     return torch.stack(parts).sum()
 
 
-def persuasion_loss(critic: Critic, ours: Tensor, wanted: Tensor) -> Tensor:
+def persuasion_loss(critic: Critic, ours: Tensor, originals: Tensor) -> Tensor:
     """Returns how far copies are from passing for originals, in scores and in features."""
     parts = []
-    for score, features in critic(torch.cat([wanted, ours])):
+    for score, features in critic(torch.cat([originals, ours])):
         parts.append(F.relu(1 - score.float().chunk(2)[1]).mean())
         for layer in features:
             true, false = layer.chunk(2)
@@ -102,11 +102,11 @@ class Contest:
             return self._step(inputs, is_alone)
         if is_alone not in self._graphs:
             self._graphs[is_alone] = self._captured(inputs, is_alone)
-        graph, places, found = self._graphs[is_alone]
+        graph, places, losses = self._graphs[is_alone]
         for place, value in zip(places, inputs, strict=True):
             place.copy_(value)
         graph.replay()
-        return found
+        return losses
 
     def _captured(self, inputs: tuple[Tensor, ...], is_alone: bool) -> tuple[Any, tuple[Tensor, ...], dict[str, Tensor]]:
         places = tuple(value.clone() for value in inputs)
@@ -118,26 +118,26 @@ class Contest:
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            found = self._step(places, is_alone)
-        return graph, places, found
+            losses = self._step(places, is_alone)
+        return graph, places, losses
 
     def _step(self, inputs: tuple[Tensor, ...], is_alone: bool) -> dict[str, Tensor]:
-        wanted, *given = inputs
-        ours, own = self._generate(*given)
-        total, parts = spectral_loss(ours, wanted)
+        originals, *arguments = inputs
+        ours, own = self._generate(*arguments)
+        total, parts = spectral_loss(ours, originals)
         total = total + own
         if not is_alone:
             for parameter in self._judged:
                 parameter.requires_grad_(False)
             with autocast(self._device):
-                persuasion = persuasion_loss(self._critic, ours, wanted)
+                persuasion = persuasion_loss(self._critic, ours, originals)
             total, parts["persuasion"] = total + persuasion, persuasion.detach()
             for parameter in self._judged:
                 parameter.requires_grad_(True)
         self._descend(0, self._parameters, total)
         if not is_alone:
             with autocast(self._device):
-                judging = critic_loss(self._critic, ours, wanted)
+                judging = critic_loss(self._critic, ours, originals)
             self._descend(1, self._judged, judging)
             parts["critic"] = judging.detach()
         return parts | {"own": own.detach()}
@@ -151,4 +151,4 @@ class Contest:
 
     def state(self) -> dict[str, Any]:
         """Returns the judges' and the optimisers' state."""
-        return {"critic": self._critic.state_dict(), "optimisers": [one.state_dict() for one in self._optimisers]}
+        return {"critic": self._critic.state_dict(), "optimisers": [optimiser.state_dict() for optimiser in self._optimisers]}

@@ -55,9 +55,9 @@ def assignment(draw: random.Random) -> Assignment:
         if not units or not all(phone in alphabet() for unit in units for phone in unit.phones):
             continue
         speed = draw.choices(tuple(SPEEDS), PACE_SHARES)[0]
-        found = Assignment(drawn, _with_events(draw, units), _shares(draw), speed)
-        if len(found.phones) <= MOST_PHONES:
-            return found
+        candidate = Assignment(drawn, _with_events(draw, units), _shares(draw), speed)
+        if len(candidate.phones) <= MOST_PHONES:
+            return candidate
 
 
 def _shares(draw: random.Random) -> tuple[float, ...]:

@@ -63,12 +63,12 @@ class Bank:
         chunks = []
         for path in paths:
             chunks.append(torch.load(path, map_location=device))
-            if most and sum(len(one["step_counts"]) for one in chunks) >= most:
+            if most and sum(len(chunk["step_counts"]) for chunk in chunks) >= most:
                 break
         self.device, self._width = device, width
-        self.texts = [text for one in chunks for text in one["texts"]]
+        self.texts = [text for chunk in chunks for text in chunk["texts"]]
         self.samples, self.spoken, self.sound, tokens, self._shares, self.token_counts, self.step_counts = (
-            torch.cat([one[name] for one in chunks])
+            torch.cat([chunk[name] for chunk in chunks])
             for name in ("samples", "spoken", "sound", "tokens", "shares", "token_counts", "step_counts")
         )
         self.first_steps = self.step_counts.cumsum(0) - self.step_counts
@@ -117,7 +117,7 @@ class Bank:
             inside = (self.spoken[steps].float() + 0.5) % 1
             classes.append(self.sound[steps].long() * PARTS + (inside * PARTS).long().clamp(max=PARTS - 1))
         frames = torch.cat(mels).reshape(-1, MEL_BANDS)
-        return fit(mels, [one.cpu() for one in classes]), frames.mean(0).abs().clamp(min=1.0)
+        return fit(mels, [group.cpu() for group in classes]), frames.mean(0).abs().clamp(min=1.0)
 
     def groups(self, positions: int, draw: random.Random, least: int = 0) -> Iterator[list[int]]:
         """Yields the recordings of each batch of one pass: similar lengths together, in random order, all of them full.

@@ -95,8 +95,8 @@ def fit(mels: Sequence[Tensor], classes: Sequence[Tensor]) -> Coder:
     mean = inputs.mean(0)
     centred = inputs - mean
     _, axes = torch.linalg.eigh(centred.T @ centred / len(centred))
-    kept = axes.flip(1)[:, :KEPT]
-    reduced = centred @ kept
+    principal = axes.flip(1)[:, :KEPT]
+    reduced = centred @ principal
     counts = torch.bincount(labels).double()
     means = torch.zeros(len(counts), KEPT, dtype=torch.float64).index_add_(0, labels, reduced)
     means /= counts.clamp(min=1)[:, None]
@@ -105,11 +105,11 @@ def fit(mels: Sequence[Tensor], classes: Sequence[Tensor]) -> Coder:
     whiten = turn / spread.sqrt()
     between = (means @ whiten) * (counts / counts.sum()).sqrt()[:, None]
     _, directions = torch.linalg.eigh(between.T @ between)
-    chosen = kept @ whiten @ directions.flip(1)[:, :DISCRIMINANTS]
+    chosen = principal @ whiten @ directions.flip(1)[:, :DISCRIMINANTS]
     explained = centred @ chosen
     rest = centred - explained @ torch.linalg.lstsq(explained, centred).solution
-    _, left = torch.linalg.eigh(rest.T @ rest)
-    chosen = torch.cat([chosen, left.flip(1)[:, : GROUPS * DIGITS - DISCRIMINANTS]], 1)
+    _, remaining = torch.linalg.eigh(rest.T @ rest)
+    chosen = torch.cat([chosen, remaining.flip(1)[:, : GROUPS * DIGITS - DISCRIMINANTS]], 1)
     # Uncorrelated already; unit variance fills the five levels evenly.
     weight = (chosen / (centred @ chosen).std(0)).T
     return Coder(weight.float(), (-(weight @ mean)).float())

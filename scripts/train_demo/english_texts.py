@@ -114,22 +114,22 @@ def _with_commas(words: list[str], draw: random.Random) -> str:
 @cache
 def examples() -> tuple[str, ...]:
     """Returns WordNet's examples as sentences of words and stops."""
-    found = map(_plain, quoted())
-    return tuple(sorted({one for one in found if one and 8 <= len(one) <= MAX_CHARACTERS}))
+    texts = map(_plain, quoted())
+    return tuple(sorted({text for text in texts if text and 8 <= len(text) <= MAX_CHARACTERS}))
 
 
 @cache
 def names() -> tuple[str, ...]:
     """Returns WordNet's names of persons and places."""
-    found = (re.findall(r" ([A-Z][a-z]{2,}(?:_[A-Z][a-z]{2,})?) 0 ", file) for file in _files())
-    return tuple(sorted({name.replace("_", " ").lower() for names_ in found for name in names_}))
+    groups = (re.findall(r" ([A-Z][a-z]{2,}(?:_[A-Z][a-z]{2,})?) 0 ", file) for file in _files())
+    return tuple(sorted({name.replace("_", " ").lower() for names_ in groups for name in names_}))
 
 
 @cache
 def _vocabulary() -> tuple[list[str], list[float]]:
     counts = Counter(word for text in examples() for word in words_in(text))
-    kept = sorted(word for word in counts if re.fullmatch("[a-z]+", word))
-    return kept, list(accumulate(counts[word] ** 0.4 for word in kept))
+    words = sorted(word for word in counts if re.fullmatch("[a-z]+", word))
+    return words, list(accumulate(counts[word] ** 0.4 for word in words))
 
 
 def quoted() -> Iterator[str]:

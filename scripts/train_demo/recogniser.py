@@ -59,8 +59,8 @@ class Recogniser:
         decoder.process_raw((resampled / loudest * PEAK * 32767).astype("<i2").tobytes(), full_utt=True)
         decoder.end_utt()
         hypothesis = decoder.hyp()
-        found = "" if hypothesis is None else str(hypothesis.hypstr)
-        return [re.sub(r"\(\d+\)|'", "", word) for word in found.split()]
+        text = "" if hypothesis is None else str(hypothesis.hypstr)
+        return [re.sub(r"\(\d+\)|'", "", word) for word in text.split()]
 
 
 def _unigrams() -> str:
@@ -87,6 +87,6 @@ def _sound(word: str) -> str:
 
 @cache
 def _pronunciation() -> Pronunciation:
-    found = read_pronunciation(DEMO_FOLDER)
-    assert found is not None
-    return found
+    pronunciation = read_pronunciation(DEMO_FOLDER)
+    assert pronunciation is not None
+    return pronunciation

@@ -47,12 +47,12 @@ def sounds(text: str) -> tuple[Unit, ...] | None:
     pieces = _PIECE.findall(text)
     units: list[Unit] = []
     for place, piece in enumerate(pieces):
-        found = _piece(piece, _first_sound(pieces[place + 1]) if place + 1 < len(pieces) else "")
-        if found is None:
+        own = _piece(piece, _first_sound(pieces[place + 1]) if place + 1 < len(pieces) else "")
+        if own is None:
             return None
         if units and piece not in STOPS:
             units.append(Unit(SPACE, SPACE))
-        units += found
+        units += own
     return tuple(units)
 
 
@@ -78,13 +78,13 @@ def _english_units(phones: str) -> list[Unit]:
 
 def _chinese(run: str) -> list[Unit] | None:
     pinyin = readings(run)
-    if len(pinyin) != len(run) or not all(one in syllables() for one in pinyin):
+    if len(pinyin) != len(run) or not all(syllable in syllables() for syllable in pinyin):
         return None
     units: list[Unit] = []
     spoken = iter(pinyin)
     for word in rjieba.cut(run):
         units += [Unit(SPACE, SPACE)] if units else []
-        units += [Unit(one, _ipa(one)) for _, one in zip(word, spoken, strict=False)]  # the word first: it ends the pairs
+        units += [Unit(own, _ipa(own)) for _, own in zip(word, spoken, strict=False)]  # the word first: it ends the pairs
     return units
 
 

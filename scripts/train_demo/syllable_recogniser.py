@@ -44,13 +44,13 @@ def classes() -> dict[str, int]:
 
 def labels(spoken: list[str]) -> list[int]:
     """Returns the classes of syllables, one or two for each."""
-    found = []
+    numbers = []
     for syllable in spoken:
         initial, final, tone = syllables()[syllable]
         if initial:
-            found.append(classes()[f"initial:{initial}"])
-        found.append(classes()[f"final:{final}/{tone}"])
-    return found
+            numbers.append(classes()[f"initial:{initial}"])
+        numbers.append(classes()[f"final:{final}/{tone}"])
+    return numbers
 
 
 @cache
@@ -133,14 +133,14 @@ class SyllableRecogniser:
 def decoded(best: list[int]) -> list[str]:
     """Returns the syllables of each frame's likeliest class: repeats and blanks dropped, an initial joined to its final."""
     names = {index: name for name, index in classes().items()}
-    found, initial, before = [], "", BLANK
+    units, initial, before = [], "", BLANK
     for index in best:
         if index not in (before, BLANK):
             kind, _, name = names[index].partition(":")
             if kind == "initial":
                 initial = name
             else:
-                found.append(_by_parts().get((initial, name), f"{initial}?{name}"))
+                units.append(_by_parts().get((initial, name), f"{initial}?{name}"))
                 initial = ""
         before = index
-    return found
+    return units

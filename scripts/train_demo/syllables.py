@@ -25,7 +25,7 @@ CHARACTER = re.compile(r"[\u4e00-\u9fff〇]")
 def syllables() -> dict[str, tuple[str, str, str]]:
     """Returns syllable -> initial (may be empty), final, tone: `zhong4` -> `zh`, `ong`, `4`."""
     lines = TABLE.read_text(encoding="utf-8").splitlines()
-    known = {one[:-1] for one in (line.split()[0] for line in lines) if not NOT_TAUGHT.search(one)}
+    known = {syllable[:-1] for syllable in (line.split()[0] for line in lines) if not NOT_TAUGHT.search(syllable)}
     return {
         f"{plain}{tone}": (to_initials(plain, strict=True), _final(plain), tone) for plain in sorted(known) for tone in TONES
     }
@@ -41,10 +41,10 @@ def _final(plain: str) -> str:
 @cache
 def parts() -> tuple[str, ...]:
     """Returns the parts of all syllables, once each: initials, finals, tones."""
-    found = list(syllables().values())
+    triples = list(syllables().values())
     return (
-        *sorted({f"initial:{initial}" for initial, _, _ in found}),
-        *sorted({f"final:{final}" for _, final, _ in found}),
+        *sorted({f"initial:{initial}" for initial, _, _ in triples}),
+        *sorted({f"final:{final}" for _, final, _ in triples}),
         *(f"tone:{tone}" for tone in TONES),
     )
 
@@ -57,11 +57,11 @@ def parts_of(syllable: str) -> tuple[str, str, str]:
 
 def readings(text: str) -> list[str]:
     """Returns the syllables of a text of characters, read in its words' context."""
-    return [one.replace("ü", "v") for one in lazy_pinyin(text, style=Style.TONE3, neutral_tone_with_five=True)]
+    return [syllable.replace("ü", "v") for syllable in lazy_pinyin(text, style=Style.TONE3, neutral_tone_with_five=True)]
 
 
 @cache
 def default_reading(character: str) -> str | None:
     """Returns the syllable of a character by itself; None if it has none that is taught."""
-    found = readings(character)
-    return found[0] if len(found) == 1 and found[0] in syllables() else None
+    candidates = readings(character)
+    return candidates[0] if len(candidates) == 1 and candidates[0] in syllables() else None

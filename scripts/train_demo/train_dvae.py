@@ -35,12 +35,12 @@ REPORT_S = 60.0
 
 def losses(model: Dvae, coder: Coder, mel: Tensor) -> tuple[Tensor, dict[str, float]]:
     """Returns the loss of mel frames (B, 100, 2 T) and its parts by name."""
-    numbers = torch.stack([coder.numbers(one.T.reshape(-1, 200)) for one in mel])
-    found = model.encode(mel)
+    numbers = torch.stack([coder.numbers(frames.T.reshape(-1, 200)) for frames in mel])
+    codes = model.encode(mel)
     inner = slice(2, -2)  # the ends of a crop are not the ends of an utterance
-    encoding = F.smooth_l1_loss(found[:, inner], numbers[:, inner])
+    encoding = F.smooth_l1_loss(codes[:, inner], numbers[:, inner])
     decoding = (model.decode(quantise(numbers)) - mel).abs().mean()
-    is_right = quantise(found[:, inner].detach()) == quantise(numbers[:, inner])
+    is_right = quantise(codes[:, inner].detach()) == quantise(numbers[:, inner])
     parts = {"encoding": encoding.item(), "decoding": decoding.item()}
     parts |= {f"right {book}": share for book, share in enumerate(is_right.float().mean((0, 1)).tolist())}
     return encoding + decoding, parts

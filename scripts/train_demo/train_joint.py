@@ -81,9 +81,9 @@ class Joint:
         places = (self.bank.token_counts[group][rows] - 1 + offset)[:, None] + torch.arange(LEAST, device=self._device)
         states = hidden[rows[:, None], places].float()
         first = (self.bank.first_steps[group][rows] + offset + AROUND)[:, None]
-        mel, wanted = self.bank.crops_at(first, FRAMES, is_louder=False)
+        mel, samples = self.bank.crops_at(first, FRAMES, is_louder=False)
         copied, originals = self.bank.crops(self._copied, FRAMES)
-        return torch.cat([wanted, originals]), states, mel, copied
+        return torch.cat([samples, originals]), states, mel, copied
 
     def save(self, folder: Path) -> None:
         """Writes both states."""

@@ -121,15 +121,15 @@ def blurred(mel: Tensor, draw: random.Random) -> Tensor:
 
 def sounds(reading: Reading, stretch: float, frames: int) -> Tensor:
     """Returns the class that sounds in each output frame (frames,); BLANK in silences."""
-    found = torch.full((frames,), BLANK)
+    sounding = torch.full((frames,), BLANK)
     times = np.arange(frames) / OUTPUT_RATE / stretch
     steps = (times * SAMPLE_RATE / SAMPLES_PER_STEP).astype(int)
     for frame, step in enumerate(steps[steps < len(reading.places)]):
         place = float(reading.places[step])
         if place >= 0:
             *initial, final = labels([reading.syllables[int(place)]])
-            found[frame] = initial[0] if initial and place % 1 < INITIAL_SHARE else final
-    return found
+            sounding[frame] = initial[0] if initial and place % 1 < INITIAL_SHARE else final
+    return sounding
 
 
 def batch(known: list[Reading], draw: random.Random) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -137,15 +137,15 @@ def batch(known: list[Reading], draw: random.Random) -> tuple[Tensor, Tensor, Te
     drawn = draw.sample(known, ROWS)
     spoken = [utterance(reading, draw) for reading in drawn]
     frames = [blurred(features(samples), draw) for samples, _ in spoken]
-    longest = max(one.shape[1] for one in frames)
-    padded = torch.stack([F.pad(one, (0, longest - one.shape[1])) for one in frames])
-    lengths = torch.tensor([(one.shape[1] + 1) // 2 for one in frames])
+    longest = max(part.shape[1] for part in frames)
+    padded = torch.stack([F.pad(part, (0, longest - part.shape[1])) for part in frames])
+    lengths = torch.tensor([(part.shape[1] + 1) // 2 for part in frames])
     targets = [labels(reading.syllables) for reading in drawn]
     counts = torch.tensor([len(row) for row in targets])
     sounding = torch.stack(
         [sounds(reading, stretch, (longest + 1) // 2) for reading, (_, stretch) in zip(drawn, spoken, strict=True)]
     )
-    return padded, torch.tensor([one for row in targets for one in row]), lengths, counts, sounding
+    return padded, torch.tensor([target for row in targets for target in row]), lengths, counts, sounding
 
 
 def main() -> None:
@@ -158,7 +158,9 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     draw, network, known = random.Random("recogniser"), SyllableRecogniser().network, list(readings(args.folder))
-    print(f"{len(known)} recordings, {sum(len(one.samples) for one in known) / SAMPLE_RATE / 60:.0f} minutes", flush=True)
+    print(
+        f"{len(known)} recordings, {sum(len(reading.samples) for reading in known) / SAMPLE_RATE / 60:.0f} minutes", flush=True
+    )
     optimiser = torch.optim.AdamW(network.parameters(), args.rate, betas=(0.9, 0.98), weight_decay=0.01)
     began, total = time.time(), 0.0
     for step in range(1, args.steps + 1):
@@ -168,8 +170,8 @@ def main() -> None:
         mel, targets, lengths, counts, sounding = batch(known, draw)
         with torch.autocast("cpu", torch.bfloat16, enabled=torch.cpu._is_avx512_bf16_supported()):
             recognised, named = network(mel)
-        found = recognised.float().log_softmax(-1).transpose(0, 1)
-        loss = F.ctc_loss(found, targets, lengths, counts, BLANK, zero_infinity=True)
+        scores = recognised.float().log_softmax(-1).transpose(0, 1)
+        loss = F.ctc_loss(scores, targets, lengths, counts, BLANK, zero_infinity=True)
         loss = loss + F.cross_entropy(named.float().flatten(0, 1), sounding.flatten())
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -187,9 +189,9 @@ def measured(network: SyllableNetwork) -> float:
     """Returns the share of wrong syllables in judged sentences, as the teacher reads them."""
     recogniser, wrong, total = SyllableRecogniser(network), 0, 0
     for sentence in readable(held_out("mandarin"))[:JUDGED]:
-        wanted = as_heard(syllables_of(sentence.text))
-        wrong += edits(wanted, recogniser.transcribe(teacher(sentence), SAMPLE_RATE))
-        total += len(wanted)
+        expected = as_heard(syllables_of(sentence.text))
+        wrong += edits(expected, recogniser.transcribe(teacher(sentence), SAMPLE_RATE))
+        total += len(expected)
     return wrong / total
 
 

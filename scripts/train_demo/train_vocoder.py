@@ -52,8 +52,8 @@ def main() -> None:
     schedule, last = Schedule(args.seconds, saved["trained_s"] if saved else 0.0), time.monotonic()
     print(f"vocoder: {len(bank.texts)} recordings, {bank.hours:.2f} hours", flush=True)
     while (progress := schedule.progress) < 1:
-        mel, wanted = bank.crops(args.rows, FRAMES)
-        parts = contest.learn((wanted, mel), share=schedule.share(step), is_alone=progress < ALONE)
+        mel, samples = bank.crops(args.rows, FRAMES)
+        parts = contest.learn((samples, mel), share=schedule.share(step), is_alone=progress < ALONE)
         step += 1
         if time.monotonic() - last > REPORT_S:
             last = time.monotonic()
@@ -67,8 +67,8 @@ def held_out(model: Vocos, bank: Bank) -> dict[str, float]:
     """Returns the losses of a crop of each held-out recording."""
     numbers = torch.tensor([n for n in range(min(HELD_OUT, len(bank.texts))) if bank.step_counts[n] > FRAMES // 2])
     first = bank.first_steps[numbers.to(bank.device)][:, None]
-    mel, wanted = bank.crops_at(first, FRAMES, is_louder=False)
-    return _rounded(spectral_loss(model(mel), wanted)[1])
+    mel, samples = bank.crops_at(first, FRAMES, is_louder=False)
+    return _rounded(spectral_loss(model(mel), samples)[1])
 
 
 def figures(step: int, progress: float, learned: dict[str, Tensor], judged: dict[str, float]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class FourierHead(nn.Module):
         frames = torch.fft.irfft(spectrum, FFT_SIZE, dim=1) * window[:, None]
         length = (frames.shape[2] - 1) * HOP
         weights = window.square()[:, None].expand(-1, frames.shape[2])[None]
-        samples, total = (_overlapped(one) for one in (frames, weights))
+        samples, total = (_overlapped(values) for values in (frames, weights))
         return (samples / total.clamp(min=1e-8))[:, FFT_SIZE // 2 : FFT_SIZE // 2 + length]
 
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 def edits(expected: Sequence[str], recognised: Sequence[str]) -> int:
     """Returns the number of words missing, added or replaced."""
     row = list(range(len(recognised) + 1))
-    for index, wanted in enumerate(expected, start=1):
+    for index, expected_word in enumerate(expected, start=1):
         diagonal, row[0] = row[0], index
-        for place, found in enumerate(recognised, start=1):
-            diagonal, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, diagonal + (wanted != found))
+        for place, word in enumerate(recognised, start=1):
+            diagonal, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, diagonal + (expected_word != word))
     return row[-1]

@@ -43,12 +43,12 @@ async def livekit_says(tts: Any) -> float:
             stream.push_text(word + " ")
         stream.flush()
         stream.end_input()
-        return round(sum([one.frame.duration async for one in stream]), 2)
+        return round(sum([event.frame.duration async for event in stream]), 2)
 
 
 async def livekit_both(tts: Any) -> Result:
     """Seconds over the socket, and over HTTP."""
-    whole = [one.frame.duration async for one in tts.synthesize(TEXT, conn_options=ONCE)]
+    whole = [event.frame.duration async for event in tts.synthesize(TEXT, conn_options=ONCE)]
     return {"socket": await livekit_says(tts), "http": round(sum(whole), 2)}
 
 
@@ -71,7 +71,7 @@ def defaults_at(url: str) -> dict[str, Scenario]:
 
     async def openai_of_livekit() -> Result:
         tts = livekit_openai.TTS(base_url=f"{url}/v1", **key)
-        return {"http": round(sum([one.frame.duration async for one in tts.synthesize(TEXT, conn_options=ONCE)]), 2)}
+        return {"http": round(sum([event.frame.duration async for event in tts.synthesize(TEXT, conn_options=ONCE)]), 2)}
 
     async def elevenlabs_of_pipecat() -> Result:
         settings = ElevenLabsTTSService.Settings(voice="21m00Tcm4TlvDq8ikWAM")

@@ -41,8 +41,8 @@ def test_the_numbers_of_a_formula_are_numbers(parts, after):
     written = "".join(f"{element}{number}" for element, number in parts)
     if re.fullmatch(r"[A-Z]2[A-Z]\d*", written):
         return
-    said = " ".join(f"{' '.join(element.upper())} {english(number)}" for element, number in parts)
-    assert heard(f"the gas {written}{after}", "en") == canonical(f"the gas {said}")
+    spoken = " ".join(f"{' '.join(element.upper())} {english(number)}" for element, number in parts)
+    assert heard(f"the gas {written}{after}", "en") == canonical(f"the gas {spoken}")
 
 
 @few
@@ -56,31 +56,31 @@ def test_euros_with_a_comma_are_those_with_a_dot(whole, cents, sign):
 @few
 @given(st.lists(st.text("0123456789", min_size=4, max_size=4), min_size=3, max_size=6))
 def test_a_bank_account_is_read_digit_by_digit(groups):
-    said = canonical(" ".join(spell(group, "en") for group in groups))
-    assert heard(f"IBAN DE89 {' '.join(groups)}", "en").endswith(f"d e eight nine {said}")
+    spoken = canonical(" ".join(spell(group, "en") for group in groups))
+    assert heard(f"IBAN DE89 {' '.join(groups)}", "en").endswith(f"d e eight nine {spoken}")
 
 
 @few
 @given(st.integers(1, 999), st.integers(1, 999), st.sampled_from(["zh", "en"]))
 def test_a_dash_before_an_equals_sign_is_a_minus(first, second, language):
-    said = heard(f"{first}-{second}={first - second}", language)
+    spoken = heard(f"{first}-{second}={first - second}", language)
     minus, equals = ("减", "等于") if language == "zh" else (" minus ", " equals ")
-    left = [integer(str(number), language) for number in (first, second)]
-    assert said.startswith(canonical(minus.join(left)) + equals.rstrip())
+    numbers = [integer(str(number), language) for number in (first, second)]
+    assert spoken.startswith(canonical(minus.join(numbers)) + equals.rstrip())
 
 
 @few
 @given(st.integers(2, 999), st.sampled_from("abcxyz"), st.integers(4, 20), SIGN_AFTER)
 def test_a_power_keeps_its_factor(factor, base, power, after):
-    said = f"{english(factor)} {base} to the power of {english(power)}"
-    assert heard(f"we add {factor}{base}^{power}{after}", "en") == canonical(f"we add {said}")
+    spoken = f"{english(factor)} {base} to the power of {english(power)}"
+    assert heard(f"we add {factor}{base}^{power}{after}", "en") == canonical(f"we add {spoken}")
 
 
 @few
 @given(st.integers(1, 9), st.integers(0, 9), st.sampled_from([5, 10, 100]), SIGN_AFTER)
 def test_a_decimal_before_a_slash_is_a_mark(whole, tenth, best, after):
-    said = f"{english(whole)} point {english(tenth)} out of {english(best)}"
-    assert heard(f"it got {whole}.{tenth}/{best}{after}", "en") == canonical(f"it got {said}")
+    spoken = f"{english(whole)} point {english(tenth)} out of {english(best)}"
+    assert heard(f"it got {whole}.{tenth}/{best}{after}", "en") == canonical(f"it got {spoken}")
 
 
 @few
@@ -94,8 +94,8 @@ def test_a_month_and_a_year(month, year, language):
 @given(st.integers(2, 99), st.integers(2, 99))
 def test_scores_beside_a_falling_one_are_scores(first, second):
     low, high = sorted((first, second + 1))
-    said = canonical(f"{chinese(high + 1)}比{chinese(low)}、{chinese(low)}比{chinese(high + 1)}")
-    assert said in heard(f"中国女排（{high + 1}-{low}、{low}-{high + 1}）胜", "zh")
+    spoken = canonical(f"{chinese(high + 1)}比{chinese(low)}、{chinese(low)}比{chinese(high + 1)}")
+    assert spoken in heard(f"中国女排（{high + 1}-{low}、{low}-{high + 1}）胜", "zh")
 
 
 @few
@@ -108,8 +108,8 @@ def test_hundredths_behind_metres_and_seconds_are_digits(rest, before, after):
 
 @few
 @given(st.integers(1, 99), st.sampled_from(["楼", "汽油", "车间", "，开门"]))
-def test_a_number_sign_behind_a_number_is_a_number_in_chinese(number, what):
-    assert heard(f"去{number}#{what}", "zh") == heard(f"去{number}号{what}", "zh")
+def test_a_number_sign_behind_a_number_is_a_number_in_chinese(number, thing):
+    assert heard(f"去{number}#{thing}", "zh") == heard(f"去{number}号{thing}", "zh")
 
 
 @few
@@ -141,7 +141,7 @@ def test_every_unit_is_named_without_digits(language):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "spoken"),
     [
         ("an M8 screw", "an M eight screw"),
         ("let u be a vector", "let u be a vector"),
@@ -153,8 +153,8 @@ def test_every_unit_is_named_without_digits(language):
         ("call +1 212 555 0199", "call plus one two one two five five five zero one nine nine"),
     ],
 )
-def test_what_only_looks_like_it_stays(text, said):
-    assert heard(text, "en") in (canonical(said), canonical(said.replace("C O P", "COP").replace("I V", "IV")))
+def test_what_only_looks_like_it_stays(text, spoken):
+    assert heard(text, "en") in (canonical(spoken), canonical(spoken.replace("C O P", "COP").replace("I V", "IV")))
 
 
 # Scan: a token is read the same whatever sign stands beside it, and a family of readings holds for its whole family.
@@ -213,9 +213,9 @@ def test_a_number_behind_the_name_of_a_kind_is_read_in_pairs(kind, number):
 @settings(max_examples=examples(50))
 @given(st.integers(1, 9999), st.sampled_from(sorted(UNITS)), st.sampled_from(["day", "hour", "month", "person"]))
 def test_a_slash_behind_a_unit_is_per(number, unit, counted_by):
-    one, more, _ = UNITS[unit]
-    said = f"{english(number)} {one if number == 1 else more} per {counted_by}"
-    assert heard(f"It is {number} {unit}/{counted_by} now", "en") == canonical(f"It is {said} now")
+    singular, more, _ = UNITS[unit]
+    spoken = f"{english(number)} {singular if number == 1 else more} per {counted_by}"
+    assert heard(f"It is {number} {unit}/{counted_by} now", "en") == canonical(f"It is {spoken} now")
 
 
 @settings(max_examples=examples(50))
@@ -245,8 +245,8 @@ def test_a_title_before_a_name_is_spoken_whatever_stands_before_it(title, name):
     st.sampled_from(["etc.", "Inc.", "Jr.", "U.S.", "D.C.", "Ave.", "Dec.", "Fri."]), st.sampled_from(["The", "He", "It", "We"])
 )
 def test_an_abbreviation_at_the_end_of_a_sentence_leaves_its_stop(abbreviation, following):
-    said = normalize(f"It was on Park {abbreviation} {following} left.", language="en").text
-    assert f". {following} left." in said
+    spoken = normalize(f"It was on Park {abbreviation} {following} left.", language="en").text
+    assert f". {following} left." in spoken
 
 
 # Ranges: a dash between two quantities is "to" whatever their units are, and a dash before a lone number is a minus.

@@ -104,7 +104,7 @@ def test_a_transcript_is_left_without_what_the_checkpoint_does_not_know(english_
     assert (known.warnings, cut.warnings) == ((), (("unknown_in_voice_sample", 2),))
     assert np.array_equal(cut.prompts[0].ids, known.prompts[0].ids)
     assert empty.warnings == (("unknown_in_voice_sample", 1),)
-    assert all(unknown not in found.prompts[0].ids[:, 0] for found in (known, cut, empty))
+    assert all(unknown not in script.prompts[0].ids[:, 0] for script in (known, cut, empty))
 
 
 # What a checkpoint does not know is left out and counted: its vocabulary decides about words, its manifest about tags.
@@ -175,9 +175,9 @@ def test_numbers_are_read_in_a_language_the_checkpoint_speaks(english, common):
 
 def test_a_passage_of_unknown_words_is_skipped(english):
     document = parse('<speak>One.<voice name="v">今天</voice><break time="100ms"/>Two.</speak>')
-    found = read(english, document.text, passages=document.passages)
-    assert [(segment.text, segment.silence_ms) for segment in found.segments] == [("One.", 0), ("Two.", 100)]
-    assert dict(found.warnings) == {"unknown_to_model": 2}
+    script = read(english, document.text, passages=document.passages)
+    assert [(segment.text, segment.silence_ms) for segment in script.segments] == [("One.", 0), ("Two.", 100)]
+    assert dict(script.warnings) == {"unknown_to_model": 2}
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -197,9 +197,9 @@ def test_strict_refuses_what_is_unknown_and_nothing_else(english):
 
 def test_a_passage_in_an_unsupported_language_is_counted_and_strict_refuses_it(english):
     document = parse('<speak>One <lang xml:lang="zh-CN">2</lang></speak>')
-    found = read(english, document.text, passages=document.passages)
-    assert texts_of(found) == ["One", "two"]
-    assert dict(found.warnings) == {"unsupported_language": 1}
+    script = read(english, document.text, passages=document.passages)
+    assert texts_of(script) == ["One", "two"]
+    assert dict(script.warnings) == {"unsupported_language": 1}
     with pytest.raises(PartlyUnspeakable, match="unsupported_language=1"):
         read(english, document.text, passages=document.passages, strict=True)
 
@@ -209,9 +209,9 @@ def test_a_passage_in_an_unsupported_language_is_counted_and_strict_refuses_it(e
 
 def test_unsupported_tags_are_counted_and_never_spoken(english):
     text = "Ha [laugh] ha [speed_3] ha [oral_2] ha [break_4] ha."
-    found = read(english, text, control_tags=True)
-    assert texts_of(found) == ["Ha ha ha ha ha."]
-    assert dict(found.warnings) == {"control_tag_not_taught": sum(map(len, ("[laugh]", "[speed_3]", "[oral_2]", "[break_4]")))}
+    script = read(english, text, control_tags=True)
+    assert texts_of(script) == ["Ha ha ha ha ha."]
+    assert dict(script.warnings) == {"control_tag_not_taught": sum(map(len, ("[laugh]", "[speed_3]", "[oral_2]", "[break_4]")))}
     with pytest.raises(PartlyUnspeakable, match="control_tag_not_taught"):
         read(english, text, control_tags=True, strict=True)
 
@@ -223,11 +223,11 @@ def test_supported_tags_are_tokens(english, common):
 
 
 def test_a_version_without_tags_drops_them_all(common):
-    found = read(common, "Ha [laugh] ha [uv_break] ha.", control_tags=True, keep_control_tags=False)
-    assert texts_of(found) == ["Ha ha, ha."], "a pause that is no token is a comma"
-    assert dict(found.warnings) == {"control_tag_not_taught": 17}
-    found = read(common, "one [uv_break] two [lbreak]", control_tags=True, keep_control_tags=False)
-    assert texts_of(found)[0].startswith("one, two")
+    script = read(common, "Ha [laugh] ha [uv_break] ha.", control_tags=True, keep_control_tags=False)
+    assert texts_of(script) == ["Ha ha, ha."], "a pause that is no token is a comma"
+    assert dict(script.warnings) == {"control_tag_not_taught": 17}
+    script = read(common, "one [uv_break] two [lbreak]", control_tags=True, keep_control_tags=False)
+    assert texts_of(script)[0].startswith("one, two")
 
 
 @pytest.mark.parametrize(("text", "segments", "closing_ms"), [
@@ -238,10 +238,10 @@ def test_a_version_without_tags_drops_them_all(common):
     ("One [pause] two", [("One, two", 0)], 0),
 ])  # fmt: skip
 def test_a_mark_of_a_pause_with_a_length_is_silence(common, text, segments, closing_ms):
-    found = read(common, text)
-    assert [(segment.text, segment.silence_ms) for segment in found.segments] == segments
-    assert found.closing_silence_ms == closing_ms
-    assert all(text[slice(*segment.source)].strip() for segment in found.segments)
+    script = read(common, text)
+    assert [(segment.text, segment.silence_ms) for segment in script.segments] == segments
+    assert script.closing_silence_ms == closing_ms
+    assert all(text[slice(*segment.source)].strip() for segment in script.segments)
 
 
 def test_marks_of_pauses_are_text_where_markup_is_not_read(common):
@@ -265,16 +265,16 @@ LETTER = st.text(alphabet=st.characters(categories=("L", "N")), max_size=12)
 
 def check(front: LocalTextFrontend, vocabulary: Tokenizer, requested: SynthesisRequest) -> None:
     try:
-        found = asyncio.run(front.read(requested))
+        script = asyncio.run(front.read(requested))
         prompts = asyncio.run(front.plan(requested, VOICES)).prompts
     except (NoSpeakableText, TextTooLong):
         return
-    spoken = {place for spans in found.spans for span in spans for place in range(span.source_start, span.source_stop)}
-    gone = {place for start, stop in found.dropped for place in range(start, stop)}
+    spoken = {place for spans in script.spans for span in spans for place in range(span.source_start, span.source_stop)}
+    gone = {place for start, stop in script.dropped for place in range(start, stop)}
     assert spoken | gone == set(range(len(requested.text)))
     assert not spoken & gone
-    assert sum(count for code, count in found.warnings if code not in NO_DROPS) == len(gone)
-    assert [prompt.segment for prompt in prompts] == list(found.segments)
+    assert sum(count for code, count in script.warnings if code not in NO_DROPS) == len(gone)
+    assert [prompt.segment for prompt in prompts] == list(script.segments)
     for prompt in prompts:
         assert vocabulary.token_to_id("[UNK]") not in prompt.ids[prompt.text_mask][:, 0]
         assert len(prompt.ids) > 4, "there is something between [speed_5] and [Ptts]"
@@ -309,8 +309,8 @@ def test_a_passage_without_words_is_dropped_and_counted(common):
     """A tag or a sign alone becomes no segment, but is not lost."""
     passages = (Passage("One."), Passage("[laugh]", control_tags=True), Passage("..."), Passage("Two."))
     requested = replace(request_for("One.[laugh]...Two."), passages=passages)
-    found = asyncio.run(common.read(requested))
-    assert texts_of(found) == ["One.", "Two."]
-    assert found.dropped == ((4, 14),)
-    assert dict(found.warnings) == {"without_words": 7, "punctuation": 3}
-    assert all(is_speakable(text) for text in texts_of(found))
+    script = asyncio.run(common.read(requested))
+    assert texts_of(script) == ["One.", "Two."]
+    assert script.dropped == ((4, 14),)
+    assert dict(script.warnings) == {"without_words": 7, "punctuation": 3}
+    assert all(is_speakable(text) for text in texts_of(script))

@@ -130,9 +130,9 @@ def check_readings(text: str, **options) -> None:
     parts = parts_of(text, [], set(), sentences=True)
     read = [normalize(part.text, behind=part.behind, **options) for part in parts]
     whole = normalize(text, **options)
-    assert squeezed("".join(one.text for one in read)) == squeezed(whole.text)
+    assert squeezed("".join(piece.text for piece in read)) == squeezed(whole.text)
     counts: dict[str, int] = {}
-    for warning in (warning for one in read for warning in one.warnings):
+    for warning in (warning for piece in read for warning in piece.warnings):
         counts[warning.code] = counts.get(warning.code, 0) + warning.count
     counts.pop("punctuation", None)  # signs without a word beside them: their number depends on where a text begins
     assert counts == {warning.code: warning.count for warning in whole.warnings if warning.code != "punctuation"}
@@ -193,12 +193,12 @@ def test_a_sentence_waits_for_two_characters_and_doubts_wait_for_the_flush():
 
 
 def test_a_chain_of_sentences_leaves_sentence_by_sentence():
-    growing, left = GrowingText(sentences=True), []
+    growing, parts = GrowingText(sentences=True), []
     for character in "First, we open the door. Then we go through it. Now close it, please. ":
-        left += growing.add(character)
-    assert [(part.text, part.start) for part in left] == [("First, we open the door. ", 0), ("Then we go through it. ", 25)]
+        parts += growing.add(character)
+    assert [(part.text, part.start) for part in parts] == [("First, we open the door. ", 0), ("Then we go through it. ", 25)]
     assert growing.flush() == Part("Now close it, please. ", 48, "First, we open the door. Then we go through it. ")
-    assert all(len(part.text) >= LEAST_WEIGHT for part in left)
+    assert all(len(part.text) >= LEAST_WEIGHT for part in parts)
 
 
 def test_halves_of_a_character_join_across_pieces_and_alone_become_one_sign():

@@ -199,9 +199,9 @@ def test_a_tag_is_a_control_token_only_where_tags_are_allowed():
 ])  # fmt: skip
 def test_no_writing_becomes_a_tag(text):
     assert "[" not in normalize(text).text
-    left = normalize(text, control_tags=True)
-    check(text, left, control_tags=True)
-    for span in left.spans:
+    rest = normalize(text, control_tags=True)
+    check(text, rest, control_tags=True)
+    for span in rest.spans:
         if span.kind == "control":
             assert text[span.source_start : span.source_stop] in CONTROL_TAGS
 
@@ -305,11 +305,11 @@ def test_a_reading_stands_apart_from_the_words_beside_it():
 def test_spans_lead_from_the_words_back_to_the_text():
     source = "I paid $1,234.50 ok"
     spoken = normalize(source)
-    found = {
+    pairs_found = {
         source[span.source_start : span.source_stop]: spoken.text[span.spoken_start : span.spoken_stop] for span in spoken.spans
     }
-    assert found["$1,234.50"] == "one thousand two hundred thirty four dollars and fifty cents"
-    assert found["paid"] == "paid"
+    assert pairs_found["$1,234.50"] == "one thousand two hundred thirty four dollars and fifty cents"
+    assert pairs_found["paid"] == "paid"
 
 
 @pytest.mark.parametrize(("text", "code", "count"), [
@@ -434,9 +434,9 @@ EVERY_RULE = Reach(_ORDER)
 def check_reach(text: str) -> None:
     for place in range(len(text)):
         near = EVERY_RULE.at(text, place)
-        for one in _ORDER:
-            found = one.pattern.match(text, place)
-            assert one in near or not found or found.end() == place, (one.pattern.pattern, text, place)
+        for rule in _ORDER:
+            match = rule.pattern.match(text, place)
+            assert rule in near or not match or match.end() == place, (rule.pattern.pattern, text, place)
 
 
 @pytest.mark.slow

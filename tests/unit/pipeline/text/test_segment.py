@@ -45,15 +45,15 @@ def squeezed(text: str) -> str:
 
 @given(TEXTS | st.text().map(neutralise))
 def test_segments_lose_nothing_cut_no_tag_and_keep_their_limits(text):
-    found = pieces(text)
-    assert squeezed("".join(found)) == squeezed(text)
-    for index, piece in enumerate(found):
+    parts = pieces(text)
+    assert squeezed("".join(parts)) == squeezed(text)
+    for index, piece in enumerate(parts):
         assert piece == piece.strip()
         assert piece
         assert letter_weight(piece) <= (CONFIG.max_segment_chars if index else CONFIG.first_segment_chars)
-    tags = [piece for segment in found for piece in split_tags(segment) if piece in CONTROL_TAGS]
+    tags = [piece for segment in parts for piece in split_tags(segment) if piece in CONTROL_TAGS]
     assert tags == [piece for piece in split_tags(text) if piece in CONTROL_TAGS]
-    assert len(found) <= 1 or letter_weight(text) > 20, "a text that fits is one segment"
+    assert len(parts) <= 1 or letter_weight(text) > 20, "a text that fits is one segment"
 
 
 WHOLE = st.lists(st.tuples(st.integers(0, 80), st.integers(1, 60)), max_size=8)
@@ -75,20 +75,20 @@ def test_what_belongs_together_is_never_cut(text, drawn):
     whole = in_order(text, drawn)
     ranges = split(text, CONFIG, whole=whole)
     for start, stop in whole:
-        kept = (start + len(text[start:stop]) - len(text[start:stop].lstrip()), start + len(text[start:stop].rstrip()))
+        inside = (start + len(text[start:stop]) - len(text[start:stop].lstrip()), start + len(text[start:stop].rstrip()))
         if letter_weight(text[start:stop]) <= CONFIG.max_segment_chars:
-            assert not any(kept[0] < cut < kept[1] for found in ranges for cut in found), "a cut inside"
-    assert squeezed("".join(text[slice(*found)] for found in ranges)) == squeezed(text)
-    assert all(letter_weight(text[slice(*found)]) <= CONFIG.max_segment_chars for found in ranges)
+            assert not any(inside[0] < cut < inside[1] for part in ranges for cut in part), "a cut inside"
+    assert squeezed("".join(text[slice(*part)] for part in ranges)) == squeezed(text)
+    assert all(letter_weight(text[slice(*part)]) <= CONFIG.max_segment_chars for part in ranges)
 
 
 @example(f"{'x' * 22} I go. 百分之一百，Mister Smith。你好你好。你好。", [(29, 5), (1, 12)])
 @given(TEXTS | st.text().map(neutralise), WHOLE)
 def test_the_shortest_pieces_lose_nothing_and_have_eight_characters_or_three_words(text, drawn):
     text = " ".join(text.split())
-    found = [text[slice(*cut)] for cut in split(text, SHORTEST, whole=in_order(text, drawn))]
-    assert squeezed("".join(found)) == squeezed(text)
-    assert len(found) <= 1 or all(len(piece) >= 8 or len(piece.split()) >= 3 for piece in found)
+    parts = [text[slice(*cut)] for cut in split(text, SHORTEST, whole=in_order(text, drawn))]
+    assert squeezed("".join(parts)) == squeezed(text)
+    assert len(parts) <= 1 or all(len(piece) >= 8 or len(piece.split()) >= 3 for piece in parts)
 
 
 @given(st.text(alphabet="e\u0301\u0308\u200d\ufe0f👩🎓你 ", max_size=80))
@@ -209,18 +209,18 @@ def test_no_segment_ends_inside_a_chinese_word(words):
     edges = {0}
     for word in words_of(text):
         edges.add(max(edges) + len(word))
-    found = segments(text)
-    assert "".join(segment.text for segment in found) == text
-    assert {place for segment in found for place in segment.source} <= edges
-    assert [segment.source[0] for segment in found] == [0, *(segment.source[1] for segment in found)][: len(found)]
-    assert all(text[slice(*segment.source)] == segment.text for segment in found)
+    parts = segments(text)
+    assert "".join(segment.text for segment in parts) == text
+    assert {place for segment in parts for place in segment.source} <= edges
+    assert [segment.source[0] for segment in parts] == [0, *(segment.source[1] for segment in parts)][: len(parts)]
+    assert all(text[slice(*segment.source)] == segment.text for segment in parts)
 
 
-@pytest.mark.parametrize("kept", NAMES + COUNTS)
-def test_no_segment_ends_inside_a_name_or_a_count(kept):
-    spoken = re.sub(r"[^\w ]", "", segments(kept)[0].text)
+@pytest.mark.parametrize("words", NAMES + COUNTS)
+def test_no_segment_ends_inside_a_name_or_a_count(words):
+    spoken = re.sub(r"[^\w ]", "", segments(words)[0].text)
     for before in range(4, 30):
-        text = "去" * before + kept + "的时候我们都很高兴" * 3
+        text = "去" * before + words + "的时候我们都很高兴" * 3
         assert any(spoken in re.sub(r"[^\w ]", "", segment.text) for segment in segments(text)), before
 
 
@@ -234,8 +234,8 @@ def test_the_number_of_an_item_begins_the_segment_its_item_is_in(sign, lengths):
 
 
 def test_spans_in_a_chinese_run_are_words():
-    found = build_speech_text(SynthesisRequest("r", "我來到北京清華大學", "v"), SHORT)
-    assert [(span.source_start, span.source_stop) for span in found.spans[0]] == [(0, 1), (1, 3), (3, 5), (5, 9)]
+    parts = build_speech_text(SynthesisRequest("r", "我來到北京清華大學", "v"), SHORT)
+    assert [(span.source_start, span.source_stop) for span in parts.spans[0]] == [(0, 1), (1, 3), (3, 5), (5, 9)]
 
 
 STORY = """昨天下午，李明和张晓红去了中关村的一家新华书店，买了三本关于人工智能的书和一张北京地图。
@@ -249,10 +249,10 @@ STORY_NAMES = ("张晓红", "中关村", "新华书店", "人工智能", "埃隆
 @pytest.mark.parametrize("config", [SHORT, SegmentLimits()], ids=["short", "default"])
 def test_names_words_and_items_of_a_story_stay_whole_wherever_the_cuts_fall(config, shift):
     text = "好" * shift + STORY
-    found = build_speech_text(SynthesisRequest("r", text, "v"), config)
-    heard = "|".join(re.sub("[，。、·]", "", segment.text) for segment in found.segments)
-    assert [name for name in STORY_NAMES if name not in heard] == []
-    for segment, spans in zip(found.segments, found.spans, strict=True):
+    parts = build_speech_text(SynthesisRequest("r", text, "v"), config)
+    spoken = "|".join(re.sub("[，。、·]", "", segment.text) for segment in parts.segments)
+    assert [name for name in STORY_NAMES if name not in spoken] == []
+    for segment, spans in zip(parts.segments, parts.spans, strict=True):
         start, stop = segment.source
         assert all(start <= span.source_start < span.source_stop <= stop for span in spans)
         runs = [text[span.source_start : span.source_stop] for span in spans]
@@ -281,15 +281,15 @@ def ssml(inside: str, **fields) -> SpeechText:
 @given(st.text(max_size=200))
 def test_every_character_is_spoken_or_dropped(text):
     try:
-        found = speech_text(text)
+        parts = speech_text(text)
     except NoSpeakableText:
         return
-    spoken = {place for spans in found.spans for span in spans for place in range(span.source_start, span.source_stop)}
-    gone = {place for start, stop in found.dropped for place in range(start, stop)}
+    spoken = {place for spans in parts.spans for span in spans for place in range(span.source_start, span.source_stop)}
+    gone = {place for start, stop in parts.dropped for place in range(start, stop)}
     assert spoken | gone == set(range(len(text)))
-    assert [segment.index for segment in found.segments] == list(range(len(found.segments)))
-    assert [segment.is_last for segment in found.segments] == [False] * (len(found.segments) - 1) + [True]
-    for segment in found.segments:
+    assert [segment.index for segment in parts.segments] == list(range(len(parts.segments)))
+    assert [segment.is_last for segment in parts.segments] == [False] * (len(parts.segments) - 1) + [True]
+    for segment in parts.segments:
         assert 0 < letter_weight(segment.text) <= LIMITS.max_segment_chars
         assert segment.text == segment.text.strip()
 
@@ -315,8 +315,8 @@ def test_quotes_and_brackets_stay_with_their_sentence():
 
 
 def test_each_segment_has_its_language():
-    found = speech_text("Good morning to all of you, my friends. 今天我们来谈一谈天气，因为天气很好，大家都想出去走走。")
-    assert [segment.language for segment in found.segments] == ["en", "zh"]
+    parts = speech_text("Good morning to all of you, my friends. 今天我们来谈一谈天气，因为天气很好，大家都想出去走走。")
+    assert [segment.language for segment in parts.segments] == ["en", "zh"]
 
 
 def test_lexicons_and_hints_say_how_words_sound():
@@ -344,9 +344,9 @@ def test_a_language_that_is_not_mandarin_keeps_every_character():
     assert segments_of(text, language="dialect") == ["瀹茶，讲三个嘢。"]
     assert dict(speech_text("瀹茶 tea", language="dialect").warnings) == {"spoken_as_mandarin": 2}
     assert segments_of("瀹茶。佢哋喺度。") == ["月茶。佢哋喺度。"], "the table applies to sentences of Mandarin alone"
-    found = ssml('<lang xml:lang="yue-HK">瀹茶。</lang>瀹茶。')
-    assert [segment.text for segment in found.segments] == ["瀹茶。", "月茶。"]
-    assert dict(found.warnings) == {"spoken_as_mandarin": 2}
+    parts = ssml('<lang xml:lang="yue-HK">瀹茶。</lang>瀹茶。')
+    assert [segment.text for segment in parts.segments] == ["瀹茶。", "月茶。"]
+    assert dict(parts.warnings) == {"spoken_as_mandarin": 2}
 
 
 @given(st.text(alphabet=st.characters(min_codepoint=0x4E00, max_codepoint=0x9FFF), min_size=1))
@@ -370,10 +370,10 @@ def test_the_error_of_invalid_pinyin_names_its_field():
 
 
 def test_silence_goes_before_the_next_words_whatever_is_dropped_between():
-    found = ssml('One.<break time="100ms"/>😀<break time="200ms"/>Two.<break time="5ms"/>?!')
-    assert [(segment.text, segment.silence_ms) for segment in found.segments] == [("One.", 0), ("Two.", 300)]
-    assert found.closing_silence_ms == 5
-    assert dict(found.warnings)["emoji"] == 1
+    parts = ssml('One.<break time="100ms"/>😀<break time="200ms"/>Two.<break time="5ms"/>?!')
+    assert [(segment.text, segment.silence_ms) for segment in parts.segments] == [("One.", 0), ("Two.", 300)]
+    assert parts.closing_silence_ms == 5
+    assert dict(parts.warnings)["emoji"] == 1
 
 
 def test_silence_alone_is_a_script_and_nothing_is_none():
@@ -428,9 +428,9 @@ def test_any_text_is_read_as_any_kind_or_counted(written, kind, form):
 
 
 def test_what_is_not_of_its_kind_is_read_plainly_and_counted():
-    found = ssml('<say-as interpret-as="date" format="mdy">soon</say-as>')
-    assert [segment.text for segment in found.segments] == ["soon"]
-    assert dict(found.warnings) == {"not_as_said": 1}
+    parts = ssml('<say-as interpret-as="date" format="mdy">soon</say-as>')
+    assert [segment.text for segment in parts.segments] == ["soon"]
+    assert dict(parts.warnings) == {"not_as_said": 1}
 
 
 def test_words_are_read_across_breaks_and_elements():

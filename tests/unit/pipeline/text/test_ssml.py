@@ -69,11 +69,13 @@ def test_prosody(attributes, prosody):
 
 
 def test_manners_nest_and_end_with_their_element():
-    found = passages('a<voice name="nova">b<prosody rate="2"><prosody rate="0.5" volume="+6dB">c</prosody>d</prosody></voice>e')
-    assert [passage.prosody for passage in found] == [
+    spoken = passages(
+        'a<voice name="nova">b<prosody rate="2"><prosody rate="0.5" volume="+6dB">c</prosody>d</prosody></voice>e'
+    )
+    assert [passage.prosody for passage in spoken] == [
         Prosody(), Prosody(voice="nova"), Prosody("nova", 1.0, 6.0), Prosody("nova", 2.0), Prosody(),
     ]  # fmt: skip
-    assert "".join(passage.text for passage in found) == "abcde"
+    assert "".join(passage.text for passage in spoken) == "abcde"
 
 
 def test_sentences_end_and_stay_in_one_passage():
@@ -81,14 +83,14 @@ def test_sentences_end_and_stay_in_one_passage():
 
 
 def test_languages_nest():
-    found = passages('a<lang xml:lang="zh-CN">b<s xml:lang="en-GB">c</s></lang><p xml:lang="fr">d</p>')
-    assert [passage.language for passage in found] == ["auto", "zh", "en", "auto"]
+    spoken = passages('a<lang xml:lang="zh-CN">b<s xml:lang="en-GB">c</s></lang><p xml:lang="fr">d</p>')
+    assert [passage.language for passage in spoken] == ["auto", "zh", "en", "auto"]
     assert parse(speak('<p xml:lang="fr">d</p>')).warnings == (("unsupported_language", 1),)
 
 
 def test_a_block_ends_a_word():
-    found = whole_words(passages('<p>One</p><s>Two</s><lang xml:lang="en-US">three</lang>'))
-    assert [passage.text for passage in found] == ["One\nTwo\n", "three"]
+    spoken = whole_words(passages('<p>One</p><s>Two</s><lang xml:lang="en-US">three</lang>'))
+    assert [passage.text for passage in spoken] == ["One\nTwo\n", "three"]
 
 
 def test_words_say_how_they_sound():
@@ -360,7 +362,7 @@ def test_a_script_is_what_its_speakers_say_in_order():
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "message"),
     [
         ("Anna: Hello.\n\nCarl: Who?", "line 3 of the script begins with a name that cast .*: .* one of the 3 names"),
         ("Anna: Hello.\nHe said: no.", "line 2 of the script begins with a name"),
@@ -368,8 +370,8 @@ def test_a_script_is_what_its_speakers_say_in_order():
         ("Carl：你好", "line 1 of the script begins with a name"),
     ],
 )
-def test_a_line_of_nobody_is_refused_with_its_number(script, said):
-    with pytest.raises(InvalidRequest, match=said) as refused:
+def test_a_line_of_nobody_is_refused_with_its_number(script, message):
+    with pytest.raises(InvalidRequest, match=message) as refused:
         read_script(script, CAST)
     assert refused.value.param == "script"
     assert "Carl" not in refused.value.message

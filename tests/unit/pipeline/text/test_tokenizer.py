@@ -90,12 +90,12 @@ SOUP = st.lists(
 @given(SOUP.map("".join) | st.text())
 def test_no_text_can_write_a_mark(tokenizer, vocabulary, text):
     try:
-        found = tokens(vocabulary, code(tokenizer, text))
+        names = tokens(vocabulary, code(tokenizer, text))
     except TextTooLong:
         return
-    assert found[:3] == ["[Stts]", "[spk_emb]", "[speed_5]"]
-    assert found[-1] == "[Ptts]"
-    special = {token for token in found[3:-1] if token.startswith("[")}
+    assert names[:3] == ["[Stts]", "[spk_emb]", "[speed_5]"]
+    assert names[-1] == "[Ptts]"
+    special = {token for token in names[3:-1] if token.startswith("[")}
     assert special <= CONTROL_TAGS | {"[UNK]"}, "only an unknown word may become [UNK]"
 
 
@@ -146,8 +146,17 @@ SPOKEN = Pronunciation(
 
 
 def test_a_word_is_its_entry_or_its_letters_by_the_widest_rule():
-    found = {"one": "WAN", "One": "WAN", "ONE": "WAN", "cat": "KAT", "cent": "SENT", "knee": "NEE", "ken": "KEN", "bat": "AT"}
-    assert {word: SPOKEN.spoken(word) for word in found} == found
+    spellings = {
+        "one": "WAN",
+        "One": "WAN",
+        "ONE": "WAN",
+        "cat": "KAT",
+        "cent": "SENT",
+        "knee": "NEE",
+        "ken": "KEN",
+        "bat": "AT",
+    }
+    assert {word: SPOKEN.spoken(word) for word in spellings} == spellings
 
 
 def test_signs_tags_and_other_languages_stay():
@@ -156,8 +165,8 @@ def test_signs_tags_and_other_languages_stay():
 
 def test_chinese_words_are_written_with_homophones_and_the_longest_counts():
     spoken = Pronunciation({"音乐": "音岳", "音乐会": "音岳惠", "银行": "银航"}, {})
-    found = {"听音乐": "听音岳", "音乐会。": "音岳惠。", "音乐[laugh]会": "音岳[laugh]会", "银行卡": "银航卡", "音": "音"}
-    assert {text: spoken.spoken(text) for text in found} == found
+    spellings = {"听音乐": "听音岳", "音乐会。": "音岳惠。", "音乐[laugh]会": "音岳[laugh]会", "银行卡": "银航卡", "音": "音"}
+    assert {text: spoken.spoken(text) for text in spellings} == spellings
 
 
 @pytest.mark.parametrize(
@@ -260,16 +269,16 @@ def test_a_context_is_the_letters_around_it(word: str, data: st.DataObject):
 
 @given(TEXTS)
 def test_every_word_of_the_demo_voice_becomes_phones(demo_spoken: Pronunciation, pieces: list[str]):
-    found = demo_spoken.spoken("".join(pieces))
-    assert not re.search("[A-Za-z]", found.replace("[laugh]", ""))
-    assert demo_spoken.spoken(found) == found
+    spoken = demo_spoken.spoken("".join(pieces))
+    assert not re.search("[A-Za-z]", spoken.replace("[laugh]", ""))
+    assert demo_spoken.spoken(spoken) == spoken
 
 
 @pytest.fixture(scope="module")
 def demo_spoken() -> Pronunciation:
-    found = read_pronunciation(DEMO_FOLDER)
-    assert found is not None
-    return found
+    pronunciation = read_pronunciation(DEMO_FOLDER)
+    assert pronunciation is not None
+    return pronunciation
 
 
 def test_the_file_is_read_back_and_vouched_for(tmp_path: Path):

@@ -64,8 +64,8 @@ def test_what_is_heard_are_the_samples_of_the_api(browser):
         await page.click("#go")
         await page.until(f"{FINISHED} && {PLAYED}")
         seed = int(await page.run(SEED))
-        said = live.speak(input=FIRST_TEXT, seed=seed).content
-        await has_heard(page, said)
+        spoken = live.speak(input=FIRST_TEXT, seed=seed).content
+        await has_heard(page, spoken)
         assert (await page.run(text_of("#fact-first"))).endswith(" s")
         assert await page.run(text_of("#fact-length")) == "1.00 s"
         assert await page.run(text_of("#fact-seed")) == str(seed)
@@ -134,8 +134,8 @@ def test_sound_that_comes_too_late_is_counted_and_lost_nowhere(browser):
         await page.click("#go")
         await page.until(f"{FINISHED} && {PLAYED}")
         assert int(await page.run(text_of("#fact-dry"))) >= 1
-        said = live.speak(input=FIRST_TEXT, seed=int(await page.run(SEED))).content
-        await has_heard(page, said)
+        spoken = live.speak(input=FIRST_TEXT, seed=int(await page.run(SEED))).content
+        await has_heard(page, spoken)
 
     # Each chunk lasts 200 ms and takes longer than that to come, on any machine.
     with serving(make_services(Speaker(chunks=3, pause_s=0.6))) as live:
@@ -168,10 +168,10 @@ def test_the_first_sound_needs_no_connection_for_the_worklet(browser):
         )
         await page.click("#go")
         await page.until(f"{FINISHED} && {PLAYED}")
-        sent = (
+        request = (
             "performance.getEntriesByType('resource').filter(one => one.name.includes('worklet')).map(one => one.transferSize)"
         )
-        assert [size > 0 for size in await page.run(sent)].count(True) == 1
+        assert [size > 0 for size in await page.run(request)].count(True) == 1
 
     with serving(make_services(Speaker())) as live:
         visit(browser, live.url, see)
@@ -228,7 +228,7 @@ def test_the_shown_code_gets_the_same_bytes(browser, tmp_path: Path):
     codes: list[str] = []
     with serving(make_services(Speaker())) as live:
         visit(browser, live.url, see)
-        said = live.speak(input=text, seed=12, response_format="wav").content
+        spoken = live.speak(input=text, seed=12, response_format="wav").content
         for command in (["sh", "-c", codes[0]], *([sys.executable, "-c", code] for code in codes[1:])):
             subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
             (file,) = tmp_path.iterdir()
@@ -236,7 +236,7 @@ def test_the_shown_code_gets_the_same_bytes(browser, tmp_path: Path):
                 assert file.read_bytes()[:2] in (b"\xff\xfb", b"ID")
             else:
                 assert file.name == "it-s-5-4-home-12.wav"
-                assert file.read_bytes() == said
+                assert file.read_bytes() == spoken
             file.unlink()
 
 
@@ -260,8 +260,8 @@ def test_a_service_with_keys_is_spoken_to_with_the_key_of_the_tab(browser, tmp_p
         await open_studio(page, f"{live.url}/?again=")
         assert await page.run("document.querySelector('#key').value") == key
         await page.until(f"{VOICES} > 1")
-        kept = await page.run("JSON.stringify([document.cookie, {...localStorage}, location.href])")
-        assert key not in kept
+        stored = await page.run("JSON.stringify([document.cookie, {...localStorage}, location.href])")
+        assert key not in stored
         await page.click("#gear")
         await page.click("#change-key")
         await page.type("key", "x")
@@ -307,13 +307,13 @@ def test_a_service_that_dies_in_the_middle_is_named_and_found_again(browser):
 
 def test_a_service_without_room_is_asked_again_when_it_says(browser):
     async def see(page: Page) -> None:
-        held = await asyncio.to_thread(live.connect, b'{"input": "Long.", "response_format": "pcm"}')
+        reader = await asyncio.to_thread(live.connect, b'{"input": "Long.", "response_format": "pcm"}')
         await until(lambda: speaker.opened == 1)
         # It lasts a second, which may be over before the next question.
         await page.run(f"window.waits = []; new MutationObserver({WAITING}).observe(document.body, {WATCHED})")
         await page.click("#go")
         await page.until(f"{ERROR}.includes('is busy') && waits.some(text => /Speak again \\(\\d+ s\\)/.test(text))")
-        held.close()
+        reader.close()
         await until(lambda: speaker.closed == 1)
         speaker.chunks = 2
         await page.until("!document.querySelector('.error button').disabled")

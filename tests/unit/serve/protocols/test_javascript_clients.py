@@ -66,15 +66,15 @@ def test_javascript_clients_of_other_projects(tmp_path: Path):
         done = run_javascript(
             (JAVASCRIPT / "scenarios.mjs").read_text(), where["open"], where["guarded"], servers.key, where["full"]
         )
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {one.pop("scenario"): one for one in found} == EXPECTED, done.stderr[-2000:]
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {entry.pop("scenario"): entry for entry in results} == EXPECTED, done.stderr[-2000:]
 
 
 def test_the_javascript_clients_are_locked_by_their_hashes():
-    asked, lock = (json.loads((JAVASCRIPT / name).read_text()) for name in LOCKED)
-    assert lock["packages"].pop("")["dependencies"] == asked["dependencies"]
+    request, lock = (json.loads((JAVASCRIPT / name).read_text()) for name in LOCKED)
+    assert lock["packages"].pop("")["dependencies"] == request["dependencies"]
     sdk = {f"@ai-sdk/{vendor}" for vendor in ("deepgram", "elevenlabs", "openai")}
-    assert set(asked["dependencies"]) == sdk | {"@deepgram/sdk", "@elevenlabs/elevenlabs-js", "ai", "openai"}
-    assert all(one["integrity"].startswith("sha512-") for one in lock["packages"].values())
-    assert not any("resolved" in one for one in lock["packages"].values()), "whichever registry npm is told to use"
+    assert set(request["dependencies"]) == sdk | {"@deepgram/sdk", "@elevenlabs/elevenlabs-js", "ai", "openai"}
+    assert all(entry["integrity"].startswith("sha512-") for entry in lock["packages"].values())
+    assert not any("resolved" in entry for entry in lock["packages"].values()), "whichever registry npm is told to use"
     assert NODE.read_text().count("--hash=sha256:") == 3

@@ -27,13 +27,13 @@ ROOT = Path(__file__).resolve().parents[4]
 
 
 def headers_behind_the_edge(*headers: tuple[bytes, bytes]) -> dict[bytes, bytes]:
-    seen = {}
+    passed = {}
 
     async def inner(scope, receive, send):
-        seen.update(scope["headers"])
+        passed.update(scope["headers"])
 
     asyncio.run(edge.middlewares()[-1].cls(inner)({"type": "http", "headers": list(headers)}, None, None))
-    return seen
+    return passed
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def headers_behind_the_edge(*headers: tuple[bytes, bytes]) -> dict[bytes, bytes]
     ],
 )
 def test_steering_headers_do_not_pass(name):
-    seen = headers_behind_the_edge((name, b"1"), (b"accept", b"*/*"))
-    assert name not in seen
-    assert seen[b"accept"] == b"*/*"
+    passed = headers_behind_the_edge((name, b"1"), (b"accept", b"*/*"))
+    assert name not in passed
+    assert passed[b"accept"] == b"*/*"
 
 
 @pytest.mark.parametrize(
@@ -75,18 +75,18 @@ def test_request_ids_pass_only_when_harmless():
 
 
 def test_headers_beyond_any_use_are_refused_before_anything_reads_them():
-    sent = []
+    messages = []
 
     async def send(message):
-        sent.append(message)
+        messages.append(message)
 
     async def never(scope, receive, send):
         raise AssertionError("it reached the routes")
 
     scope = {"type": "http", "path": "/", "headers": [(b"x-filler", b"y" * MOST_HEADER_BYTES)]}
     asyncio.run(edge.middlewares()[-1].cls(never)(scope, None, send))
-    assert sent[0]["status"] == 431
-    assert json.loads(sent[1]["body"])["error"]["code"] == "headers_too_large"
+    assert messages[0]["status"] == 431
+    assert json.loads(messages[1]["body"])["error"]["code"] == "headers_too_large"
     assert headers_behind_the_edge((b"x-filler", b"y" * (MOST_HEADER_BYTES - 100)))
 
 
@@ -117,10 +117,10 @@ def test_serves_proxy_loads_little_for_it():
 
 
 def test_serves_own_server_offers_no_compression_and_reads_nothing_ahead_of_a_socket():
-    seen: list[dict[str, Any]] = []
+    scopes: list[dict[str, Any]] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append(dict(scope["headers"]))
+        scopes.append(dict(scope["headers"]))
         await receive()
         await send({"type": "websocket.accept"})
         await receive()
@@ -146,4 +146,4 @@ def test_serves_own_server_offers_no_compression_and_reads_nothing_ahead_of_a_so
     head, code = asyncio.run(serve())
     assert b"extensions" not in head.lower()
     assert code == 1009
-    assert parse_disconnect_disabled_header(seen[0]), "Serve's own watch would read all messages ahead"
+    assert parse_disconnect_disabled_header(scopes[0]), "Serve's own watch would read all messages ahead"

@@ -41,10 +41,10 @@ class Client:
     def until(self, kind: str) -> tuple[bytes, dict[str, Any]]:
         """Returns the audio before the next message, which is of this kind, and the message."""
         audio = b""
-        while isinstance(heard := self.hear(), bytes):
-            audio += heard
-        assert heard["type"] == kind, heard
-        return audio, heard
+        while isinstance(message := self.hear(), bytes):
+            audio += message
+        assert message["type"] == kind, message
+        return audio, message
 
     def closed(self) -> int | None:
         with suppress(ConnectionClosed):
@@ -196,12 +196,12 @@ def test_a_close_ends_behind_what_was_flushed(live: Live):
             client.say("Flush")
         client.say("Speak", text="Never flushed.")
         client.say("Close")
-        heard: list[bytes | dict[str, Any]] = []
+        messages: list[bytes | dict[str, Any]] = []
         with suppress(ConnectionClosed):
             while True:
-                heard.append(client.hear())
-        assert [one["type"] for one in heard if not isinstance(one, bytes)] == ["Flushed", "Flushed"]
-        assert sum(len(one) for one in heard if isinstance(one, bytes)) == 2 * len(whole)
+                messages.append(client.hear())
+        assert [message["type"] for message in messages if not isinstance(message, bytes)] == ["Flushed", "Flushed"]
+        assert sum(len(message) for message in messages if isinstance(message, bytes)) == 2 * len(whole)
         assert client.connection.close_code == 1000
 
 

@@ -49,21 +49,21 @@ def words_of(characters: list[str], starts: list[float]) -> dict[str, float]:
 
 def test_the_package_reads_whole_and_streamed_alignments(talking):
     client = client_of(talking)
-    asked = {"text": TEXT, "output_format": "pcm_24000", "seed": 1}
-    whole = client.text_to_speech.convert_with_timestamps("alloy", **asked)
+    body = {"text": TEXT, "output_format": "pcm_24000", "seed": 1}
+    whole = client.text_to_speech.convert_with_timestamps("alloy", **body)
     audio = base64.b64decode(whole.audio_base_64)
     assert audio == talking.speak(input=TEXT, voice="alloy", seed=1).content
     check(whole.alignment, TEXT, len(audio) / 48_000)
     check(whole.normalized_alignment, f"{SPOKEN} ", len(audio) / 48_000)
     ours = talking.speak(input=TEXT, voice="alloy", seed=1, stream=False, timestamps="word").json()["words"]
     begun = {word["text"]: word["start"] for word in ours}
-    found = words_of(whole.alignment.characters, whole.alignment.character_start_times_seconds)
-    assert all(found[word] == pytest.approx(begun[word], abs=1e-5) for word in found)
+    words = words_of(whole.alignment.characters, whole.alignment.character_start_times_seconds)
+    assert all(words[word] == pytest.approx(begun[word], abs=1e-5) for word in words)
 
     characters: list[str] = []
     starts: list[float] = []
     spoken, received = "", b""
-    for piece in client.text_to_speech.stream_with_timestamps("alloy", **asked):
+    for piece in client.text_to_speech.stream_with_timestamps("alloy", **body):
         if piece.alignment:
             assert piece.alignment.character_start_times_seconds[-1] >= len(received) / 48_000 - 0.5
             characters += piece.alignment.characters
@@ -91,10 +91,10 @@ def heard_on(live: Live, query: str, texts: list[str]) -> list[dict[str, Any]]:
         for text in texts:
             socket.send(json.dumps({"text": text, "context_id": "c", "flush": True}))
         socket.send(json.dumps({"context_id": "c", "close_context": True}))
-        heard = [json.loads(socket.recv(timeout=60))]
-        while not heard[-1].get("isFinal"):
-            heard.append(json.loads(socket.recv(timeout=60)))
-    return heard[:-1]
+        messages = [json.loads(socket.recv(timeout=60))]
+        while not messages[-1].get("isFinal"):
+            messages.append(json.loads(socket.recv(timeout=60)))
+    return messages[:-1]
 
 
 @pytest.mark.parametrize("name", ["alignment", "normalizedAlignment"])
@@ -104,31 +104,31 @@ def test_sockets_count_from_the_context_or_add_up(talking, name):
     apart = heard_on(talking, "auto_mode=true", texts)
 
     def absolute(messages: list[dict[str, Any]], *, adds_up: bool) -> list[tuple[str, int, int]]:
-        told, reached = [], 0
+        times, reached = [], 0
         for message in messages:
             if alignment := message[name]:
                 starts, lengths = alignment["charStartTimesMs"], alignment["charDurationsMs"]
                 assert len(alignment["chars"]) == len(starts) == len(lengths)
                 assert starts[0] >= 0
-                told += [
-                    (one, start + reached, length)
-                    for one, start, length in zip(alignment["chars"], starts, lengths, strict=True)
+                times += [
+                    (character, start + reached, length)
+                    for character, start, length in zip(alignment["chars"], starts, lengths, strict=True)
                 ]
                 reached += starts[-1] + lengths[-1] if adds_up else 0
-        return told
+        return times
 
-    told = absolute(synced, adds_up=False)
-    assert absolute(apart, adds_up=True) == told, "a reader that adds the messages up is at the same place"
-    text = "".join(one for one, _, _ in told)
+    times = absolute(synced, adds_up=False)
+    assert absolute(apart, adds_up=True) == times, "a reader that adds the messages up is at the same place"
+    text = "".join(character for character, _, _ in times)
     if name == "alignment":
         assert text == "".join(texts)
     else:
         assert text == "That was great. The green answer was mine. "
-    assert all(start + length <= following for (_, start, length), (_, following, _) in pairwise(told))
+    assert all(start + length <= following for (_, start, length), (_, following, _) in pairwise(times))
     audio_ms = [1000 * len(base64.b64decode(message["audio"])) / 48_000 for message in synced]
     total = list(accumulate(audio_ms))[-1]
-    assert told[-1][1] + told[-1][2] == pytest.approx(total, abs=1)
-    assert told[text.index("The")][1] > 500
+    assert times[-1][1] + times[-1][2] == pytest.approx(total, abs=1)
+    assert times[text.index("The")][1] > 500
 
 
 def test_the_package_reads_the_turns_of_a_dialogue(talking):
@@ -138,10 +138,10 @@ def test_the_package_reads_the_turns_of_a_dialogue(talking):
         elevenlabs.DialogueInput(text="I think that my sister wanted it.", voice_id="alloy"),
     ]
     client = client_of(talking)
-    asked = {"inputs": inputs, "output_format": "pcm_24000", "seed": 1}
-    whole = client.text_to_dialogue.convert_with_timestamps(**asked)
+    body = {"inputs": inputs, "output_format": "pcm_24000", "seed": 1}
+    whole = client.text_to_dialogue.convert_with_timestamps(**body)
     audio = base64.b64decode(whole.audio_base_64)
-    assert audio == b"".join(client.text_to_dialogue.convert(**asked))
+    assert audio == b"".join(client.text_to_dialogue.convert(**body))
     text = "".join(whole.alignment.characters)
     check(whole.alignment, "".join(turn.text for turn in inputs), len(audio) / 48_000)
     turns = whole.voice_segments
@@ -153,6 +153,6 @@ def test_the_package_reads_the_turns_of_a_dialogue(talking):
     assert turns[-1].end_time_seconds == pytest.approx(len(audio) / 48_000, abs=1e-5)
     begun = whole.alignment.character_start_times_seconds[turns[1].character_start_index]
     assert begun == pytest.approx(turns[1].start_time_seconds, abs=1e-5)
-    pieces = list(client.text_to_dialogue.stream_with_timestamps(**asked))
+    pieces = list(client.text_to_dialogue.stream_with_timestamps(**body))
     assert b"".join(base64.b64decode(piece.audio_base_64) for piece in pieces) == audio
     assert [turn for piece in pieces for turn in piece.voice_segments] == turns

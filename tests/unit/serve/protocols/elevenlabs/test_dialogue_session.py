@@ -51,17 +51,17 @@ def test_the_messages_of_a_dialogue_field_by_field(live):
         client.say(context_id="c", inputs=[line("Is it? ", new_turn=True), line("It is. ", "calm")])
         client.say(context_id="c", keep_alive=True)
         client.say(context_id="c", inputs=[line("Good. ", "calm"), line("Yes. ", "calm", new_turn=True)], close_context=True)
-        heard = client.until_final()
+        messages = client.until_final()
         client.say(close_socket=True)
         assert client.closed() == ([], 1000, "")
     assert said_in(live, 3) == [("default", "Is it? "), ("calm", "It is. Good. "), ("calm", "Yes. ")]
-    assert heard[0].pop("ignored_fields") == ["voice_settings.stability"]
-    spoken = [one for one in heard if "audio" in one]
-    assert all(set(one) <= {"audio", "alignment", "context_id", "ignored_fields"} for one in spoken)
-    ends = [one for one in heard if "audio" not in one]
+    assert messages[0].pop("ignored_fields") == ["voice_settings.stability"]
+    spoken = [message for message in messages if "audio" in message]
+    assert all(set(message) <= {"audio", "alignment", "context_id", "ignored_fields"} for message in spoken)
+    ends = [message for message in messages if "audio" not in message]
     assert ends == 3 * [{"is_final_audio_for_turn": True, "context_id": "c"}] + [{"is_final": True, "context_id": "c"}]
-    assert len(audio_of(heard)) == 3 * PART
-    assert audio_of(heard)[:PART] == dialogue(live, text="Is it?", voice_id="alloy")
+    assert len(audio_of(messages)) == 3 * PART
+    assert audio_of(messages)[:PART] == dialogue(live, text="Is it?", voice_id="alloy")
 
 
 def test_what_pipecat_sends(live):
@@ -88,9 +88,9 @@ def test_what_livekit_sends(live):
             client.say(context_id=name, inputs=[line("Hello there. ")], flush=True)
             client.say(context_id=name, inputs=[line("")], flush=True)
             client.say(context_id=name, close_context=True)
-        heard = list(itertools.chain.from_iterable(client.until_final() for _ in range(2)))
+        messages = list(itertools.chain.from_iterable(client.until_final() for _ in range(2)))
     for name in ("a", "b"):
-        mine = [one for one in heard if one["context_id"] == name]
+        mine = [message for message in messages if message["context_id"] == name]
         assert (len(audio_of(mine)), mine[-1]) == (PART, {"is_final": True, "context_id": name})
         assert "ignored_fields" not in mine[0]
 
@@ -107,9 +107,9 @@ def test_a_context_without_words_ends_with_silence_and_the_end_of_the_socket_spe
         client.say(context_id="silent", voices=["alloy"])
         client.say(context_id="c", voices=["alloy"], inputs=[line("The last words")], close_socket=True)
         client.say(context_id="c", inputs=[line("Too late.")])
-        heard, code, _ = client.closed()
-    assert [one["error"] for one in heard if "error" in one] == ["socket_closing"]
-    assert (len(audio_of(heard)), heard[-1], code) == (PART, {"is_final": True, "context_id": "c"}, 1000)
+        messages, code, _ = client.closed()
+    assert [message["error"] for message in messages if "error" in message] == ["socket_closing"]
+    assert (len(audio_of(messages)), messages[-1], code) == (PART, {"is_final": True, "context_id": "c"}, 1000)
 
 
 C = {"context_id": "c"}
@@ -139,10 +139,10 @@ def test_every_error_names_its_code_and_closes_the_socket_with_it(live):
         with talking(live) as client:
             for frame in frames:
                 client.connection.send(frame if isinstance(frame, str | bytes) else json.dumps(frame))
-            heard, code, reason = client.closed()
-        (refused,) = (one for one in heard if "error" in one)
-        found = (refused["error"], refused["param"], refused["code"], reason)
-        assert found == (word, param, code, "overloaded" if word == "system_busy" else word), frames[-1]
+            messages, code, reason = client.closed()
+        (refused,) = (message for message in messages if "error" in message)
+        refusal = (refused["error"], refused["param"], refused["code"], reason)
+        assert refusal == (word, param, code, "overloaded" if word == "system_busy" else word), frames[-1]
         assert code == (1013 if word == "system_busy" else 1008)
         is_named = isinstance(frames[-1], dict) and "context_id" in frames[-1]
         assert refused.get("context_id") == (frames[-1]["context_id"] if is_named else None)
@@ -161,31 +161,37 @@ def test_a_later_message_that_repeats_the_first_one_changes_nothing(live):
         assert len(audio_of(client.until_final())) == 48_000
         client.say(**C, **first)
         client.say(**C, voices=["alloy"], inputs=[line("Hello.")])
-        heard, code, _ = client.closed()
-    assert ([one["error"] for one in heard if "error" in one], code) == (["settings_changed"], 1008)
+        messages, code, _ = client.closed()
+    assert ([message["error"] for message in messages if "error" in message], code) == (["settings_changed"], 1008)
 
 
 def test_failures_and_want_of_room(store: Store):
     with serving(make_services(Speaker(fails_at=1))) as live, talking(live) as client:
         client.say(**C, voices=["alloy"], inputs=[line("Hello.")], flush=True)
-        heard, code, _ = client.closed()
-        assert (heard[-1]["error"], heard[-1]["context_id"], code) == ("internal_error", "c", 1011)
+        messages, code, _ = client.closed()
+        assert (messages[-1]["error"], messages[-1]["context_id"], code) == ("internal_error", "c", 1011)
     services = make_services(Speaker(), LimitsConfig(max_in_flight=1), conversations=ConversationsConfig(max_sockets=1))
     with serving(services) as live, talking(live) as client:
         with talking(live) as second:
             second.say(**C, voices=["alloy"])
-            heard, code, _ = second.closed()
-            assert [(one["error"], one.get("context_id")) for one in heard] == [("system_busy", None), ("system_busy", "c")]
+            messages, code, _ = second.closed()
+            assert [(message["error"], message.get("context_id")) for message in messages] == [
+                ("system_busy", None),
+                ("system_busy", "c"),
+            ]
             assert code == 1013
         with services.speech.admission.acquire():
             client.say(**C, voices=["alloy"], inputs=[line("Hello.")], flush=True)
-            heard, code, _ = client.closed()
-        assert ([(one["error"], one["context_id"]) for one in heard], code) == ([("system_busy", "c")], 1013)
+            messages, code, _ = client.closed()
+        assert ([(message["error"], message["context_id"]) for message in messages], code) == ([("system_busy", "c")], 1013)
     add(store)
     with guarded(Authenticator(ring_of(store))) as live, talking(live) as client:
         client.say(**C, voices=["alloy"])
-        heard, code, _ = client.closed()
-        assert ([(one["error"], one.get("context_id")) for one in heard], code) == ([("missing_api_key", "c")], 1008)
+        messages, code, _ = client.closed()
+        assert ([(message["error"], message.get("context_id")) for message in messages], code) == (
+            [("missing_api_key", "c")],
+            1008,
+        )
 
 
 TURNS = [
@@ -198,29 +204,29 @@ TURNS = [
 @pytest.mark.slow
 def test_each_turn_has_the_bytes_of_the_http_dialogue_and_both_readers_agree_on_its_times():
     with demo_speaker() as speaker, serving(make_services(speaker)) as live:
-        heard = []
+        messages = []
         for query in ("sync_alignment=true", "sync_alignment=false"):
             with talking(live, f"output_format=pcm_24000&seed=7&{query}") as client:
                 client.say(**C, voices=["alloy", "calm"])
                 client.say(**C, inputs=[line(text, voice) for voice, text in TURNS], close_context=True)
-                heard.append(client.until_final())
+                messages.append(client.until_final())
         whole = [dialogue(live, text=text, voice_id=voice) for voice, text in TURNS]
-    timed, untimed = heard
+    timed, untimed = messages
     assert audio_of(timed) == audio_of(untimed) == b"".join(whole)
-    assert not any(one.get("alignment") for one in untimed)
+    assert not any(message.get("alignment") for message in untimed)
     chars: list[str] = []
     apart = []  # how far the clocks of the two readers are apart, where characters begin
     by_audio = by_times = 0.0
-    for one in (one for one in timed if "audio" in one):
-        if told := one["alignment"]:
-            starts, lengths = told["char_start_times_ms"], told["char_durations_ms"]
-            assert len(told["chars"]) == len(starts) == len(lengths)
+    for message in (message for message in timed if "audio" in message):
+        if alignment := message["alignment"]:
+            starts, lengths = alignment["char_start_times_ms"], alignment["char_durations_ms"]
+            assert len(alignment["chars"]) == len(starts) == len(lengths)
             assert all(start >= 0 and length >= 0 for start, length in zip(starts, lengths, strict=True))
-            chars += told["chars"]
-            if told["chars"][0].isalnum():
+            chars += alignment["chars"]
+            if alignment["chars"][0].isalnum():
                 apart.append(abs(by_audio - by_times))
             by_times += starts[-1] + lengths[-1]
-        by_audio += len(base64.b64decode(one["audio"])) / 48
+        by_audio += len(base64.b64decode(message["audio"])) / 48
     assert "".join(chars) == "".join(text for _, text in TURNS)
     assert by_times == pytest.approx(by_audio, abs=len(chars))
     assert apart

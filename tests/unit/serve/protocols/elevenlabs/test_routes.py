@@ -85,9 +85,9 @@ def test_voices_and_models(live):
         ids, token = [*ids, page["voices"][0]["voice_id"]], page["next_page_token"]
     assert ids == [voice["voice_id"] for voice in voices]
     last = voices[-1]["voice_id"]
-    assert [one["voice_id"] for one in get(live, f"/v2/voices?voice_ids={last}&voice_ids=nobody")["voices"]] == [last]
-    assert [one["voice_id"] for one in get(live, "/v2/voices?voice_ids=nobody,ALLOY")["voices"]] == ["default"]
-    assert [one["voice_id"] for one in get(live, "/v2/voices?search=Alloy")["voices"]] == ["default"]
+    assert [voice["voice_id"] for voice in get(live, f"/v2/voices?voice_ids={last}&voice_ids=nobody")["voices"]] == [last]
+    assert [voice["voice_id"] for voice in get(live, "/v2/voices?voice_ids=nobody,ALLOY")["voices"]] == ["default"]
+    assert [voice["voice_id"] for voice in get(live, "/v2/voices?search=Alloy")["voices"]] == ["default"]
     assert get(live, "/v2/voices?voice_ids=nobody")["voices"] == []
     assert len(get(live, f"/v2/voices?voice_ids={','.join(['alloy'] * 1000)}")["voices"]) == 1
     many = get(live, f"/v2/voices?voice_ids={','.join(map(str, range(MOST_VOICE_IDS + 1)))}")
@@ -98,9 +98,9 @@ def test_voices_and_models(live):
         "next_page_token": None,
     }
     assert get(live, "/v2/voices?category=cloned")["voices"] == []
-    by_name = [one["name"] for one in get(live, "/v2/voices?sort=name&sort_direction=asc&voice_type=default")["voices"]]
+    by_name = [voice["name"] for voice in get(live, "/v2/voices?sort=name&sort_direction=asc&voice_type=default")["voices"]]
     assert by_name == sorted(by_name) == sorted(voice["name"] for voice in voices)
-    assert [one["name"] for one in get(live, "/v2/voices?sort=name")["voices"]] == by_name[::-1]
+    assert [voice["name"] for voice in get(live, "/v2/voices?sort=name")["voices"]] == by_name[::-1]
     assert get(live, "/v2/voices?voice_type=personal")["voices"] == get(live, "/v2/voices?voice_type=community")["voices"] == []
     novel = requests.get(f"{live.url}/v2/voices?novel=1", timeout=60)
     assert (novel.status_code, novel.headers["X-Ignored-Fields"]) == (200, "novel")

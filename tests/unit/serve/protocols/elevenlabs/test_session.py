@@ -52,13 +52,16 @@ def test_the_messages_of_a_socket_field_by_field(live):
         )
         client.say(text="Hello there. ", try_trigger_generation=True)
         client.say(text="")
-        heard, code, reason = client.closed()
-    *spoken, last = heard
+        messages, code, reason = client.closed()
+    *spoken, last = messages
     ignored = spoken[0].pop("ignored_fields")
     assert sorted(ignored) == ["generation_config", "try_trigger_generation"]
-    assert all(one | NO_TIMES | {"isFinal": None} == one and set(one) == {"audio", "isFinal", *NO_TIMES} for one in spoken)
+    assert all(
+        message | NO_TIMES | {"isFinal": None} == message and set(message) == {"audio", "isFinal", *NO_TIMES}
+        for message in spoken
+    )
     assert (last, code, reason) == (END, 1000, "")
-    assert audio_of(heard) == live.speak(input="Hello there. ", seed=7).content
+    assert audio_of(messages) == live.speak(input="Hello there. ", seed=7).content
     assert texts_of(live, 2) == ["Hello there. "] * 2
 
 
@@ -70,8 +73,8 @@ def test_an_address_is_checked_once_whatever_it_says(live, monkeypatch: pytest.M
         for name in ("a", "b", "c"):
             client.say(text="Hello. ", context_id=name, close_context=True, flush=True)
         client.say(close_socket=True)
-        heard, _, _ = client.closed()
-    named = [one["ignored_fields"] for one in heard if "ignored_fields" in one]
+        messages, _, _ = client.closed()
+    named = [message["ignored_fields"] for message in messages if "ignored_fields" in message]
     assert (len(checked), [len(names) for names in named]) == (1, [MOST_UNKNOWN + 1] * 3)
 
 
@@ -85,8 +88,8 @@ def test_what_has_no_effect_is_named_wherever_it_stands(live, multi: bool):
             pass
         client.say(text="Two. ", flush=True, **later, **context)
         client.say(**({"close_socket": True} if multi else {"text": ""}), **context)
-        heard, code, _ = client.closed()
-    assert {name for one in heard for name in one.get("ignored_fields", ())} == set(later)
+        messages, code, _ = client.closed()
+    assert {name for message in messages for name in message.get("ignored_fields", ())} == set(later)
     assert code == 1000
 
 
@@ -112,16 +115,16 @@ def test_what_pipecat_sends(live):
         client.say(text="How are you? ", context_id="c1")
         client.say(context_id="c1", flush=True)
         client.say(context_id="c1", close_context=True)
-        heard = client.until_final()
-        assert heard[-1] == {**END, **named("c1")}
-        assert heard[0]["ignored_fields"] == ["voice_settings.stability"]
-        assert all(named("c1").items() <= one.items() for one in heard)
-        assert audio_of(heard) == 2 * live.speak(seed=7).content
+        messages = client.until_final()
+        assert messages[-1] == {**END, **named("c1")}
+        assert messages[0]["ignored_fields"] == ["voice_settings.stability"]
+        assert all(named("c1").items() <= message.items() for message in messages)
+        assert audio_of(messages) == 2 * live.speak(seed=7).content
         assert texts_of(live, 3)[:2] == ["Hello there. ", "How are you? "]
         client.say(text="Again. ", context_id="c1")
         client.say(close_socket=True)
-        heard, code, _ = client.closed()
-    assert (audio_of(heard), heard[-1], code) == (live.speak(seed=7).content, {**END, **named("c1")}, 1000)
+        messages, code, _ = client.closed()
+    assert (audio_of(messages), messages[-1], code) == (live.speak(seed=7).content, {**END, **named("c1")}, 1000)
 
 
 def test_what_livekit_sends(live):
@@ -136,9 +139,9 @@ def test_what_livekit_sends(live):
             client.say(text="Hello there. ", context_id=f"c{number}", flush=True)
             client.say(text="", context_id=f"c{number}", flush=True)
             client.say(context_id=f"c{number}", close_context=True)
-        heard = list(itertools.chain.from_iterable(client.until_final() for _ in range(5)))
+        messages = list(itertools.chain.from_iterable(client.until_final() for _ in range(5)))
     for number in range(5):
-        mine = [one for one in heard if one["contextId"] == f"c{number}"]
+        mine = [message for message in messages if message["contextId"] == f"c{number}"]
         assert "ignored_fields" not in mine[0]
         assert (audio_of(mine), mine[-1]) == (live.speak(seed=7).content, {**END, **named(f"c{number}")})
 
@@ -153,8 +156,8 @@ def test_a_closed_context_finishes_what_was_flushed_and_drops_the_rest(live):
         client.say(text="Said with its end. ", context_id="d", flush=True, close_context=True)
         assert len(audio_of(client.until_final())) == 5 * 9600
         client.say(text="The last words", context_id="e", close_socket=True)
-        heard, code, _ = client.closed()
-        assert (len(audio_of(heard)), code) == (5 * 9600, 1000)
+        messages, code, _ = client.closed()
+        assert (len(audio_of(messages)), code) == (5 * 9600, 1000)
     assert texts_of(live, 3) == ["This is spoken.", "Said with its end. ", "The last words"]
 
 
@@ -163,9 +166,9 @@ def test_no_context_ends_without_audio():
     with serving(make_services(speaker)) as live, talking(live) as client:
         client.say(text="...", context_id="c", flush=True)
         client.say(context_id="c", close_context=True)
-        heard = client.until_final()
-    assert audio_of(heard) == bytes(2 * 2400)
-    assert heard[-1] == {**END, **named("c")}
+        messages = client.until_final()
+    assert audio_of(messages) == bytes(2 * 2400)
+    assert messages[-1] == {**END, **named("c")}
 
 
 REFUSED: list[tuple[dict[str, str], str]] = [
@@ -182,11 +185,11 @@ REFUSED: list[tuple[dict[str, str], str]] = [
 
 @pytest.mark.parametrize("multi", [False, True])
 def test_an_address_that_is_wrong_closes_the_socket_in_words(live, multi):
-    for asked, word in REFUSED:
-        with talking(live, multi=multi, **asked) as client:
-            heard, code, reason = client.closed()
-        assert ([one["error"] for one in heard], code, reason) == ([word], 1008, word), asked
-        assert set(heard[0]) == {"message", "error", "code", "request_id"}
+    for query, word in REFUSED:
+        with talking(live, multi=multi, **query) as client:
+            messages, code, reason = client.closed()
+        assert ([message["error"] for message in messages], code, reason) == ([word], 1008, word), query
+        assert set(messages[0]) == {"message", "error", "code", "request_id"}
 
 
 WRONG: list[tuple[str, str]] = [
@@ -205,8 +208,8 @@ def test_a_message_that_is_wrong_ends_a_socket_of_one_context_and_no_other(live)
     for frame, word in WRONG:
         with talking(live, multi=False) as client:
             client.connection.send(frame)
-            heard, code, _ = client.closed()
-            assert ([one["error"] for one in heard], code) == ([word], 1008), frame
+            messages, code, _ = client.closed()
+            assert ([message["error"] for message in messages], code) == ([word], 1008), frame
     with talking(live) as client:
         for frame, word in WRONG:
             client.connection.send(frame)
@@ -219,8 +222,8 @@ def test_a_message_that_is_wrong_ends_a_socket_of_one_context_and_no_other(live)
         assert (refused["error"], refused["code"], refused["contextId"]) == ("settings_changed", 1008, "c")
         client.say(text="Hello.", context_id="c", voice_settings={"speed": 1.1})
         client.say(close_socket=True)
-        heard, code, _ = client.closed()
-    assert (len(audio_of(heard)), code) == (len(live.speak(seed=7, speed=1.1).content), 1000)
+        messages, code, _ = client.closed()
+    assert (len(audio_of(messages)), code) == (len(live.speak(seed=7, speed=1.1).content), 1000)
 
 
 def test_failures_say_what_they_are_and_the_other_contexts_go_on():
@@ -234,8 +237,8 @@ def test_failures_say_what_they_are_and_the_other_contexts_go_on():
             assert client.closed() == ([], 1000, "")
         with talking(live, multi=False) as client:
             client.say(text="Hello. ", flush=True)
-            heard, code, _ = client.closed()
-            assert (heard[-1]["error"], code) == ("internal_error", 1011)
+            messages, code, _ = client.closed()
+            assert (messages[-1]["error"], code) == ("internal_error", 1011)
 
 
 def test_overload_and_idleness():
@@ -243,9 +246,9 @@ def test_overload_and_idleness():
     with serving(services) as live, talking(live, "inactivity_timeout=2") as client:
         with talking(live) as second:
             second.say(text=" ", context_id="d")
-            heard, code, _ = second.closed()
-            assert ([(one["error"], one["code"]) for one in heard], code) == (2 * [("system_busy", 1013)], 1013)
-            assert heard[1]["context_id"] == heard[1]["contextId"] == "d", "LiveKit's waits for ever for one not told of"
+            messages, code, _ = second.closed()
+            assert ([(message["error"], message["code"]) for message in messages], code) == (2 * [("system_busy", 1013)], 1013)
+            assert messages[1]["context_id"] == messages[1]["contextId"] == "d", "LiveKit's waits for ever for one not told of"
         with services.speech.admission.acquire():
             client.say(text="Hello.", context_id="c", flush=True)
             refused = client.hear()
@@ -260,6 +263,8 @@ def test_without_a_key(store: Store, monkeypatch):
         with guarded(Authenticator(ring_of(store))) as live, talking(live) as client:
             if context is not None:
                 client.say(text=" ", context_id=context)
-            heard, code, _ = client.closed()
-        assert [(one["error"], one["code"], one.get("context_id")) for one in heard] == [("missing_api_key", 1008, context)]
+            messages, code, _ = client.closed()
+        assert [(message["error"], message["code"], message.get("context_id")) for message in messages] == [
+            ("missing_api_key", 1008, context)
+        ]
         assert code == 1008

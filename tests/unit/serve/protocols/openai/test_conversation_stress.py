@@ -43,8 +43,8 @@ def healthy(app: ASGIApp) -> ASGIApp:
     """What Serve puts around an application: the route by which HAProxy knows that a replica lives."""
 
     async def around(scope: Scope, receive: Receive, send: Send) -> None:
-        wanted = PlainTextResponse("success") if scope.get("path") == "/-/healthz" else app
-        await wanted(scope, receive, send)
+        inner = PlainTextResponse("success") if scope.get("path") == "/-/healthz" else app
+        await inner(scope, receive, send)
 
     return around
 
@@ -77,9 +77,9 @@ def house(speaker: Speaker | None = None, limits: LimitsConfig | None = None) ->
     ):
         wait_until(lambda: proxy.get("/live").startswith(b"HTTP/1.1 200 "))
         before = files_open()
-        made = House(live, proxy.port, speaker)
-        yield made
-        wait_until(lambda: made.is_quiet)
+        house_under_test = House(live, proxy.port, speaker)
+        yield house_under_test
+        wait_until(lambda: house_under_test.is_quiet)
         wait_until(lambda: files_open() <= before)
 
 
@@ -138,10 +138,10 @@ def test_a_million_characters_in_one_context(tongue: Tongue):
             await client.until("over")
             await sending
         assert set(client.refused) == {WORDS_OF[tongue.name][0]}
-        taken = 1 + CHARACTERS // len(LONG) - len(client.refused)
-        assert taken >= 3, "the first of them had room"
-        said = "".join(request.text for request in at.speaker.requests if request.sampling.seed == 7)
-        assert said.split() == (LONG * taken).split()
+        accepted = 1 + CHARACTERS // len(LONG) - len(client.refused)
+        assert accepted >= 3, "the first of them had room"
+        spoken = "".join(request.text for request in at.speaker.requests if request.sampling.seed == 7)
+        assert spoken.split() == (LONG * accepted).split()
 
     async def write(client: Talker) -> None:
         for _ in range(CHARACTERS // len(LONG)):
@@ -157,18 +157,18 @@ def test_a_million_characters_that_wait_for_room_are_all_spoken(tongue: Tongue):
     async def work(at: House) -> None:
         async with talking(tongue, at.port) as client:
             await client.begin()
-            heard = 0
+            received = 0
             for number in range(CHARACTERS // len(LONG)):
                 await client.say(LONG)
-                while heard < (number - 2) * PART_BYTES:
+                while received < (number - 2) * PART_BYTES:
                     await client.hear()
-                    heard += sum(map(len, client.audio.values()))
+                    received += sum(map(len, client.audio.values()))
                     client.audio.clear()
             assert client.refused == []
             await client.end()
             await client.until("over")
-        said = "".join(request.text for request in at.speaker.requests if request.sampling.seed == 7)
-        assert said.split() == (LONG * (CHARACTERS // len(LONG))).split()
+        spoken = "".join(request.text for request in at.speaker.requests if request.sampling.seed == 7)
+        assert spoken.split() == (LONG * (CHARACTERS // len(LONG))).split()
 
     with house(Speaker(chunks=1)) as at:
         asyncio.run(beside(at.port, lambda: work(at)))

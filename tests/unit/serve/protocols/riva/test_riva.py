@@ -48,10 +48,10 @@ def test_a_whole_text_has_the_bytes_of_http(caller: Caller, speaker: Speaker):
     with serving(make_services(speaker)) as live:
         for encoding, rate, container in FORMATS:
             fields = {"text": TEXT, "encoding": encoding, "sample_rate_hz": rate, "voice_name": "alloy"}
-            said, trailing = caller.whole(**fields, custom_configuration={"seed": "7"}, id={"value": "mine"})
+            spoken, trailing = caller.whole(**fields, custom_configuration={"seed": "7"}, id={"value": "mine"})
             own = live.speak(response_format=container, sample_rate=rate, voice="alloy", seed=7, stream=False)
-            assert said.audio == own.content
-            assert (said.id.value, said.meta.text) == ("mine", TEXT)
+            assert spoken.audio == own.content
+            assert (spoken.id.value, spoken.meta.text) == ("mine", TEXT)
             assert "x-ignored-fields" not in trailing
 
 
@@ -66,22 +66,22 @@ def test_fields_have_the_effect_of_the_services_own(caller: Caller, speaker: Spe
     request = speaker.requests[-1]
     assert (request.text, request.voice, request.language, request.speed) == (TEXT, "calm", "en", 1.5)
     assert (request.scheduling.lane, request.sampling.seed) == (Lane.BULK, 9)
-    kinds = {one.word: one.kind for one in request.lexicon}
+    kinds = {entry.word: entry.kind for entry in request.lexicon}
     assert kinds == {"there": PronunciationKind.PINYIN, "Hello": PronunciationKind.ALIAS}
 
 
 def test_texts_of_a_stream_are_spoken_one_after_the_other_and_older_clients_send_none(caller: Caller, speaker: Speaker):
-    asked = {"encoding": 1, "sample_rate_hz": 24_000}
-    replies = list(caller.stream(*({"text": text, **asked} for text in ("One.", "Two.", "Three."))))
+    fields = {"encoding": 1, "sample_rate_hz": 24_000}
+    replies = list(caller.stream(*({"text": text, **fields} for text in ("One.", "Two.", "Three."))))
     assert len(b"".join(reply.audio for reply in replies)) == 3 * SECOND
     assert [request.text for request in speaker.requests[-3:]] == ["One.", "Two.", "Three."]
-    assert len(b"".join(reply.audio for reply in caller.older(text=TEXT, **asked))) == SECOND
+    assert len(b"".join(reply.audio for reply in caller.older(text=TEXT, **fields))) == SECOND
 
 
 def test_the_voices_of_a_model_are_listed(caller: Caller):
-    found = [(one.model_name, dict(one.parameters)) for one in caller.config().model_config]
-    assert [(model, fields["voice_name"]) for model, fields in found] == [("chattts", "default"), ("chattts", "calm")]
-    assert found[0][1]["language_code"] == "en,zh"
+    models = [(model.model_name, dict(model.parameters)) for model in caller.config().model_config]
+    assert [(model, fields["voice_name"]) for model, fields in models] == [("chattts", "default"), ("chattts", "calm")]
+    assert models[0][1]["language_code"] == "en,zh"
     assert len(caller.config("tts-1").model_config) == 2
     assert refusal(lambda: caller.config(CANARY)) == ("NOT_FOUND", "model_not_found")
 
@@ -100,14 +100,14 @@ def test_the_style_of_a_voice_is_named_and_the_voice_speaks(name: str):
 
 
 def test_what_has_no_effect_is_named_or_refused():
-    asked: dict[str, Any] = {"text": TEXT, "custom_configuration": {"exaggeration": "1", "input": "x"}}
-    asked["zero_shot_data"] = {"quality": 20}
+    fields: dict[str, Any] = {"text": TEXT, "custom_configuration": {"exaggeration": "1", "input": "x"}}
+    fields["zero_shot_data"] = {"quality": 20}
     with riva_serving(make_services(Speaker())) as address:
-        _, trailing = Caller(address).whole(**asked)
+        _, trailing = Caller(address).whole(**fields)
         named = {"exaggeration", "custom_configuration.input", "zero_shot_data.quality"}
         assert set(trailing["x-ignored-fields"].split(", ")) == named
         strict = Caller(address, strict="1")
-        assert refusal(lambda: strict.whole(**asked)) == ("INVALID_ARGUMENT", "unknown_field")
+        assert refusal(lambda: strict.whole(**fields)) == ("INVALID_ARGUMENT", "unknown_field")
 
 
 @pytest.mark.parametrize(
@@ -197,11 +197,11 @@ def test_a_replica_that_stops_speaks_the_texts_that_have_arrived():
     services = make_services(Speaker(pause_s=0.02))
     with riva_serving(services) as address:
         replies = Caller(address).stream({"text": TEXT}, {"text": "And this."}, {"text": TEXT})
-        heard = [next(replies)]
+        received = [next(replies)]
         services.conversations.leave()
-        heard += replies
-    assert {reply.meta.text for reply in heard} == {TEXT, "And this."}
-    assert sum(len(reply.audio) for reply in heard) == 3 * SECOND
+        received += replies
+    assert {reply.meta.text for reply in received} == {TEXT, "And this."}
+    assert sum(len(reply.audio) for reply in received) == 3 * SECOND
 
 
 def test_any_key_lists_the_voices(store: Store):
@@ -261,15 +261,15 @@ def test_cloning_asks_the_scope_of_https_cloning(store: Store, tmp_path: Path):
 @pytest.mark.slow
 def test_words_have_times():
     text = "I think that my sister wanted the answer."
-    asked = {"text": text, "sample_rate_hz": 24_000, "enable_word_time_offsets": True, "custom_configuration": {"seed": "1"}}
+    fields = {"text": text, "sample_rate_hz": 24_000, "enable_word_time_offsets": True, "custom_configuration": {"seed": "1"}}
     with demo_speaker() as speaker, riva_serving(make_services(speaker)) as address:
-        whole, _ = Caller(address).whole(**asked)
-        streamed = list(Caller(address).stream(asked))
+        whole, _ = Caller(address).whole(**fields)
+        streamed = list(Caller(address).stream(fields))
     words = [(word.word, word.start_time, word.end_time) for word in whole.meta.words]
     assert [word for word, _, _ in words] == text.removesuffix(".").split()
     assert all(start < end <= len(whole.audio) / 48 + 1 for _, start, end in words)
-    assert [(word.word, word.start_time, word.end_time) for one in streamed for word in one.meta.words] == words
-    assert b"".join(one.audio for one in streamed) == whole.audio
+    assert [(word.word, word.start_time, word.end_time) for reply in streamed for word in reply.meta.words] == words
+    assert b"".join(reply.audio for reply in streamed) == whole.audio
 
 
 @pytest.mark.slow
@@ -279,15 +279,15 @@ def test_a_zero_shot_prompt_is_a_voice_that_is_not_kept(tmp_path: Path):
     object.__setattr__(services, "authenticator", Authenticator(anonymous_scopes=(Scope.SPEECH, Scope.VOICES)))
     with riva_serving(services) as address:
         caller = Caller(address)
-        asked: dict[str, Any] = {"text": TEXT, "zero_shot_data": prompt}
-        assert refusal(lambda: caller.whole(**asked)) == ("INVALID_ARGUMENT", "missing_field")
-        asked["custom_configuration"] = {"consent": "true"}
-        assert caller.whole(**asked)[0].audio
-        assert refusal(lambda: caller.whole(**asked, voice_name="alloy")) == ("INVALID_ARGUMENT", "conflicting_fields")
-        asked["zero_shot_data"] = {**prompt, "transcript": ""}
-        assert refusal(lambda: caller.whole(**asked)) == ("INVALID_ARGUMENT", "reference_rejected")
-        asked["zero_shot_data"] = {**prompt, "audio_prompt": b"no sound"}
-        assert refusal(lambda: caller.whole(**asked)) == ("INVALID_ARGUMENT", "unsupported_format")
+        fields: dict[str, Any] = {"text": TEXT, "zero_shot_data": prompt}
+        assert refusal(lambda: caller.whole(**fields)) == ("INVALID_ARGUMENT", "missing_field")
+        fields["custom_configuration"] = {"consent": "true"}
+        assert caller.whole(**fields)[0].audio
+        assert refusal(lambda: caller.whole(**fields, voice_name="alloy")) == ("INVALID_ARGUMENT", "conflicting_fields")
+        fields["zero_shot_data"] = {**prompt, "transcript": ""}
+        assert refusal(lambda: caller.whole(**fields)) == ("INVALID_ARGUMENT", "reference_rejected")
+        fields["zero_shot_data"] = {**prompt, "audio_prompt": b"no sound"}
+        assert refusal(lambda: caller.whole(**fields)) == ("INVALID_ARGUMENT", "unsupported_format")
     assert not services.voices.library._temporary
     assert all(voice.version is None for voice in services.voices.library.list())
 

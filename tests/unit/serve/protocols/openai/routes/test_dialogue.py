@@ -54,8 +54,8 @@ def talk(live: Live, query: str = "", **fields: Any) -> requests.Response:
 def whole(live: Live, **fields: Any) -> dict[str, Any]:
     reply = talk(live, stream=False, **fields)
     assert reply.status_code == 200, reply.text
-    told: dict[str, Any] = reply.json()
-    return told
+    reply_body: dict[str, Any] = reply.json()
+    return reply_body
 
 
 def samples_of(data: bytes) -> np.ndarray:
@@ -69,14 +69,14 @@ def test_a_stream_has_the_bytes_of_the_whole_and_of_its_repetition(talking):
     assert streamed.content == talk(talking, turns=TURNS, stream=False).content == talk(talking, turns=TURNS).content
     body = {"turns": TURNS, "seed": 1, "output_format": "pcm_24000"}
     assert requests.post(f"{talking.url}/v1/audio/dialogue", json=body, timeout=60).content == streamed.content
-    told = whole(talking, turns=TURNS, timestamps="word", subtitles="vtt")
-    assert base64.b64decode(told["audio"]) == streamed.content
+    reply_body = whole(talking, turns=TURNS, timestamps="word", subtitles="vtt")
+    assert base64.b64decode(reply_body["audio"]) == streamed.content
 
 
 @pytest.mark.parametrize("rate", [24_000, 22_050])
 def test_turns_are_told_to_the_sample(talking, rate):
-    told = whole(talking, turns=TURNS, sample_rate=rate, timestamps="segment")
-    turns, samples = told["turns"], samples_of(base64.b64decode(told["audio"]))
+    reply_body = whole(talking, turns=TURNS, sample_rate=rate, timestamps="segment")
+    turns, samples = reply_body["turns"], samples_of(base64.b64decode(reply_body["audio"]))
     assert [(turn["index"], turn["speaker"], turn["text"]) for turn in turns] == [
         (0, "alloy", "That was great."),
         (1, "seed:7", "The green answer."),
@@ -85,19 +85,19 @@ def test_turns_are_told_to_the_sample(talking, rate):
     edges = [at * rate for turn in turns for at in (turn["start"], turn["end"])]
     assert edges == pytest.approx([round(edge) for edge in edges], abs=0.02), "whole samples"
     assert (edges[0], round(edges[-1])) == (0, len(samples))
-    gaps = [two["start"] - one["end"] for one, two in pairwise(turns)]
+    gaps = [two["start"] - before["end"] for before, two in pairwise(turns)]
     assert gaps == pytest.approx([0.6, 0.25], abs=1 / rate)
     if rate == 24_000:
         assert not samples[round(edges[1]) : round(edges[2])].any()
-    assert [(one["speaker"], one["turns"]) for one in told["speakers"]] == [("alloy", 2), ("seed:7", 1)]
-    assert told["speakers"][1]["speaks_s"] == pytest.approx(turns[1]["end"] - turns[1]["start"], abs=1e-5)
+    assert [(speaker["speaker"], speaker["turns"]) for speaker in reply_body["speakers"]] == [("alloy", 2), ("seed:7", 1)]
+    assert reply_body["speakers"][1]["speaks_s"] == pytest.approx(turns[1]["end"] - turns[1]["start"], abs=1e-5)
 
 
 def test_a_turn_has_its_own_voice_speed_style_and_seed(talking):
     def lengths(**changes: Any) -> list[float]:
         turns = [TURNS[0], {**TURNS[1], **changes}, TURNS[2]]
-        told = whole(talking, turns=turns, timestamps="segment")
-        return [turn["end"] - turn["start"] for turn in told["turns"]]
+        reply_body = whole(talking, turns=turns, timestamps="segment")
+        return [turn["end"] - turn["start"] for turn in reply_body["turns"]]
 
     plain = lengths()
     faster = lengths(speed=1.5)
@@ -132,13 +132,13 @@ def test_turns_come_from_the_cache_each_under_its_own_seed(talking):
 
 
 def test_a_script_is_turns_and_subtitles_have_its_names(talking):
-    told = whole(talking, script=SCRIPT, cast=CAST, timestamps="word", subtitles="vtt")
-    assert [(turn["speaker"], turn["text"]) for turn in told["turns"]] == [
+    reply_body = whole(talking, script=SCRIPT, cast=CAST, timestamps="word", subtitles="vtt")
+    assert [(turn["speaker"], turn["text"]) for turn in reply_body["turns"]] == [
         ("Anna", "That was great.\nIt was my sister."),
         ("Ben", "The green answer."),
         ("Anna", "Please sit down."),
     ]
-    lines = [line for line in told["subtitles"].splitlines() if line and "-->" not in line][1:]
+    lines = [line for line in reply_body["subtitles"].splitlines() if line and "-->" not in line][1:]
     assert lines == [
         "<v Anna>That was great.",
         "<v Anna>It was my sister.",
@@ -150,11 +150,11 @@ def test_a_script_is_turns_and_subtitles_have_its_names(talking):
         {"text": "The green answer.", **CAST["Ben"]},
         {"text": "Please sit down.", "voice": "alloy"},
     ]
-    assert base64.b64decode(told["audio"]) == talk(talking, turns=turns).content
+    assert base64.b64decode(reply_body["audio"]) == talk(talking, turns=turns).content
     named = [{**turn, "speaker": name} for turn, name in zip(turns, ("Anna", "Ben", "Anna"), strict=True)]
     same = whole(talking, turns=named, timestamps="word", subtitles="vtt")
     fields = ("audio", "turns", "subtitles")
-    assert [same[field] for field in fields] == [told[field] for field in fields]
+    assert [same[field] for field in fields] == [reply_body[field] for field in fields]
     shown = whole(talking, script=SCRIPT, cast=CAST, subtitles="srt")["subtitles"]
     texts = [line for line in shown.splitlines() if line and "-->" not in line and not line.isdigit()]
     assert texts == ["Anna: That was great.", "It was my sister.", "Ben: The green answer.", "Anna: Please sit down."]
@@ -162,16 +162,16 @@ def test_a_script_is_turns_and_subtitles_have_its_names(talking):
 
 @pytest.mark.parametrize("container", ["wav", "flac", "mp3"])
 def test_stems_are_in_time_and_add_up_to_the_mix(talking, container):
-    asked = {"script": SCRIPT, "cast": CAST, "response_format": container}
-    reply = talk(talking, **asked, stems=True, subtitles="srt", timestamps="word")
+    body = {"script": SCRIPT, "cast": CAST, "response_format": container}
+    reply = talk(talking, **body, stems=True, subtitles="srt", timestamps="word")
     assert reply.headers["Content-Type"] == "application/zip"
     with zipfile.ZipFile(io.BytesIO(reply.content)) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     names = [f"mix.{container}", f"01-Anna.{container}", f"02-Ben.{container}"]
     assert sorted(files) == sorted([*names, "summary.json", "subtitles.srt"])
-    assert files[names[0]] == talk(talking, **asked, stream=False).content
+    assert files[names[0]] == talk(talking, **body, stream=False).content
     summary = json.loads(files["summary.json"])
-    assert [(one["speaker"], one["file"]) for one in summary["speakers"]] == [("Anna", names[1]), ("Ben", names[2])]
+    assert [(speaker["speaker"], speaker["file"]) for speaker in summary["speakers"]] == [("Anna", names[1]), ("Ben", names[2])]
     assert [turn["speaker"] for turn in summary["turns"]] == ["Anna", "Ben", "Anna"]
     assert summary["words"]
     assert files["subtitles.srt"].decode().startswith("1\n00:00:00,000 --> ")
@@ -187,12 +187,12 @@ def test_stems_are_in_time_and_add_up_to_the_mix(talking, container):
 
 
 def test_voices_have_one_loudness_measured_once(talking):
-    turns = [{"text": f"The answer of my sister was great. {who}.", "voice": who} for who in ("alloy", "onyx", "verse")]
+    turns = [{"text": f"The answer of my sister was great. {voice}.", "voice": voice} for voice in ("alloy", "onyx", "verse")]
 
     def loudness(**how: Any) -> list[float]:
-        told = whole(talking, turns=turns, timestamps="segment", **how)
-        samples = samples_of(base64.b64decode(told["audio"])).astype(np.float32) / 32_767
-        cuts = [(round(24_000 * turn["start"]), round(24_000 * turn["end"])) for turn in told["turns"]]
+        reply_body = whole(talking, turns=turns, timestamps="segment", **how)
+        samples = samples_of(base64.b64decode(reply_body["audio"])).astype(np.float32) / 32_767
+        cuts = [(round(24_000 * turn["start"]), round(24_000 * turn["end"])) for turn in reply_body["turns"]]
         return [integrated_loudness(samples[start:stop]) for start, stop in cuts]
 
     plain, level = loudness(level=False), loudness()
@@ -205,17 +205,17 @@ def test_voices_have_one_loudness_measured_once(talking):
 
 def test_ten_speakers_two_hundred_turns_and_two_languages(talking):
     cast = {f"Speaker {number}": f"seed:{number}" for number in range(1, 11)}
-    said = ["Yes, my sister.", "No.", "你好。", "That was great.", "Please sit down."]
-    script = "\n".join(f"Speaker {1 + turn * 7 % 10}: {said[turn % 5]}" for turn in range(200))
-    told = whole(talking, script=script, cast=cast, timestamps="segment", gap_ms=100)
-    turns = told["turns"]
+    texts = ["Yes, my sister.", "No.", "你好。", "That was great.", "Please sit down."]
+    script = "\n".join(f"Speaker {1 + turn * 7 % 10}: {texts[turn % 5]}" for turn in range(200))
+    reply_body = whole(talking, script=script, cast=cast, timestamps="segment", gap_ms=100)
+    turns = reply_body["turns"]
     assert [turn["index"] for turn in turns] == list(range(200))
     assert [turn["speaker"] for turn in turns] == [f"Speaker {1 + turn * 7 % 10}" for turn in range(200)]
-    assert [turn["text"] for turn in turns] == [said[turn % 5] for turn in range(200)]
-    assert [two["start"] - one["end"] for one, two in pairwise(turns)] == pytest.approx([0.1] * 199, abs=1e-5)
-    audio = samples_of(base64.b64decode(told["audio"]))
+    assert [turn["text"] for turn in turns] == [texts[turn % 5] for turn in range(200)]
+    assert [two["start"] - before["end"] for before, two in pairwise(turns)] == pytest.approx([0.1] * 199, abs=1e-5)
+    audio = samples_of(base64.b64decode(reply_body["audio"]))
     assert len(audio) == round(24_000 * turns[-1]["end"])
-    assert {one["turns"] for one in told["speakers"]} == {20}
+    assert {speaker["turns"] for speaker in reply_body["speakers"]} == {20}
     assert talk(talking, script=script, cast=cast, gap_ms=100).content == audio.tobytes()
 
 

@@ -48,9 +48,9 @@ def create(live: Live, status: int = 202, headers: dict[str, str] | None = None,
     assert reply.status_code == status, reply.text
     if status != 202:
         return error_of(reply)
-    found: dict[str, Any] = reply.json()
-    assert reply.headers["Location"] == f"/v1/audio/jobs/{found['id']}"
-    return found
+    job_body: dict[str, Any] = reply.json()
+    assert reply.headers["Location"] == f"/v1/audio/jobs/{job_body['id']}"
+    return job_body
 
 
 def get(live: Live, job_id: str, below: str = "", **headers: str) -> requests.Response:
@@ -63,8 +63,8 @@ def post(live: Live, job_id: str, below: str) -> requests.Response:
 
 def finished(live: Live, job_id: str, status: str = "succeeded") -> dict[str, Any]:
     wait_until(lambda: get(live, job_id).json()["status"] == status)
-    found: dict[str, Any] = get(live, job_id).json()
-    return found
+    job_body: dict[str, Any] = get(live, job_id).json()
+    return job_body
 
 
 def test_a_book_is_planned_spoken_and_listened_to(tmp_path: Path):
@@ -75,15 +75,15 @@ def test_a_book_is_planned_spoken_and_listened_to(tmp_path: Path):
         assert (planned["parts"], planned["finishes_in_s"]) == (5, None)
         job = create(live, response_format="wav", pauses={"paragraph_ms": 100, "heading_ms": 200, "chapter_ms": 1000})
         assert (job["status"], job["characters"]) == ("queued", planned["characters"])
-        found = finished(live, job["id"])
+        job_body = finished(live, job["id"])
         part_s = 2 * CHUNK / 24_000
-        assert found["progress"]["done"] == 5
-        assert found["progress"]["playable_s"] == pytest.approx(5 * part_s + 0.2 + 0.1 + 1.0 + 0.2)
-        assert [chapter["start_s"] for chapter in found["chapters"]] == [0.0, pytest.approx(3 * part_s + 0.3 + 1.0)]
+        assert job_body["progress"]["done"] == 5
+        assert job_body["progress"]["playable_s"] == pytest.approx(5 * part_s + 0.2 + 0.1 + 1.0 + 0.2)
+        assert [chapter["start_s"] for chapter in job_body["chapters"]] == [0.0, pytest.approx(3 * part_s + 0.3 + 1.0)]
         whole = get(live, job["id"], "/audio")
         assert (whole.headers["Content-Type"], whole.headers["X-Audio-Complete"]) == ("audio/wav", "true")
         with wave.open(io.BytesIO(whole.content)) as file:
-            assert file.getnframes() == round(24_000 * found["progress"]["playable_s"])
+            assert file.getnframes() == round(24_000 * job_body["progress"]["playable_s"])
         parts = get(live, job["id"], "/parts?first=1&limit=2").json()
         assert [part["text"] for part in parts["data"]] == ["The first words.", "More words follow here."]
         assert parts["has_more"]
@@ -199,8 +199,8 @@ def test_a_part_that_is_refused_fails_the_job_and_names_itself(tmp_path: Path):
     speaker = Speaker(chunks=2, fails_at=0, error=TextTooHard("too hard"))
     with living(tmp_path, speaker, parallel=1) as live:
         job = create(live)
-        found = finished(live, job["id"], "failed")
-        assert found["error"] == {"code": "text_too_hard", "message": "too hard", "part": 0}
+        job_body = finished(live, job["id"], "failed")
+        assert job_body["error"] == {"code": "text_too_hard", "message": "too hard", "part": 0}
         speaker.fails_at = None
         post(live, job["id"], "/resume")
         assert finished(live, job["id"])["error"] is None
@@ -434,9 +434,9 @@ def test_the_parts_come_in_a_zip_with_their_places(tmp_path: Path):
             summary = json.loads(file.read("summary.json"))
             assert [part["text"] for part in summary["parts"]][::4] == ["One", "The last words."]
             for part in summary["parts"]:
-                with wave.open(io.BytesIO(file.read(part["file"]))) as one:
+                with wave.open(io.BytesIO(file.read(part["file"]))) as wav_file:
                     first = 2 * round(24_000 * part["start_s"])
-                    assert one.readframes(one.getnframes()) == whole[first : first + 2 * one.getnframes()]
+                    assert wav_file.readframes(wav_file.getnframes()) == whole[first : first + 2 * wav_file.getnframes()]
             assert file.read("subtitles.vtt").decode().startswith("WEBVTT")
 
 
@@ -447,13 +447,17 @@ def test_an_epub_becomes_an_m4b_with_chapters_and_cover(tmp_path: Path):
         assert reply.status_code == 202, reply.text
         job = reply.json()
         assert job["title"] == "A Book"
-        found = finished(live, job["id"])
+        job_body = finished(live, job["id"])
         whole = get(live, job["id"], "/audio")
         assert whole.headers["Content-Type"] == "audio/mp4"
         assert "A%20Book.m4b" in whole.headers["Content-Disposition"]
         with av.open(io.BytesIO(whole.content)) as file:
-            starts = [(one["metadata"]["title"], float(one["start"] * one["time_base"])) for one in file.chapters()]
-            assert starts == [(chapter["title"], pytest.approx(chapter["start_s"], abs=0.001)) for chapter in found["chapters"]]
+            starts = [
+                (chapter["metadata"]["title"], float(chapter["start"] * chapter["time_base"])) for chapter in file.chapters()
+            ]
+            assert starts == [
+                (chapter["title"], pytest.approx(chapter["start_s"], abs=0.001)) for chapter in job_body["chapters"]
+            ]
             assert (file.metadata["title"], file.metadata["artist"]) == ("A Book", "Ann Author")
             (shown,) = [stream for stream in file.streams if stream.type == "video"]
             assert bytes(next(file.demux(shown))) == picture()
@@ -489,10 +493,10 @@ def test_a_dialogue_has_a_voice_for_each_turn(tmp_path: Path):
         body = {"turns": turns, "seed": 1, "response_format": "wav"}
         job = requests.post(f"{live.url}/v1/audio/jobs", json=body, timeout=60).json()
         finished(live, job["id"])
-        said = {request.text: (request.voice, request.sampling.seed, request.speed) for request in speaker.requests}
-        assert said["Come in."][1:] == (1, 1.0)
-        assert said["It is me."] == (said["Come in."][0], 5, 2.0), "nova is a name of the default voice"
-        assert said["Who is there?"][0] != said["Come in."][0]
+        spoken = {request.text: (request.voice, request.sampling.seed, request.speed) for request in speaker.requests}
+        assert spoken["Come in."][1:] == (1, 1.0)
+        assert spoken["It is me."] == (spoken["Come in."][0], 5, 2.0), "nova is a name of the default voice"
+        assert spoken["Who is there?"][0] != spoken["Come in."][0]
         parts = get(live, job["id"], "/parts").json()["data"]
         part_s = parts[0]["duration_s"]
         assert [part["start_s"] for part in parts] == pytest.approx([0, part_s + 0.6, 2 * part_s + 0.6 + 0.25])
@@ -519,9 +523,9 @@ def test_a_script_is_a_dialogue_of_its_cast(tmp_path: Path):
     with living(tmp_path, speaker) as live:
         job = create(live, input=script, input_type="script", cast=cast, response_format="wav", timestamps="segment")
         finished(live, job["id"])
-        said = {request.text: request for request in speaker.requests}
-        assert list(said) == ["Who is there?", "It is me.\nIt is late."]
-        ben = said["It is me.\nIt is late."]
+        spoken = {request.text: request for request in speaker.requests}
+        assert list(spoken) == ["Who is there?", "It is me.\nIt is late."]
+        ben = spoken["It is me.\nIt is late."]
         assert (ben.voice, ben.sampling.seed, ben.speed, ben.audio.gain_db) == ("default", 5, 2.0 * 0.9, -2.0)
         with zipfile.ZipFile(io.BytesIO(get(live, job["id"], "/audio?format=zip").content)) as archive:
             assert [part["speaker"] for part in json.loads(archive.read("summary.json"))["parts"]] == ["Anna", "Ben"]

@@ -36,8 +36,8 @@ def test_normalize_tells_what_became_of_every_character(live):
     assert "三" in shown["text"]
     assert shown["warnings"] == [{"code": "emoji", "count": 1}]
     assert shown["dropped"] == [[18, 19]]
-    heard = [place for segment in shown["segments"] for span in segment["spans"] for place in range(*span["source"])]
-    assert sorted({*heard, *(place for start, stop in shown["dropped"] for place in range(start, stop))}) == list(
+    places = [place for segment in shown["segments"] for span in segment["spans"] for place in range(*span["source"])]
+    assert sorted({*places, *(place for start, stop in shown["dropped"] for place in range(start, stop))}) == list(
         range(len(text))
     )
     for segment in shown["segments"]:
@@ -71,8 +71,8 @@ def test_a_plan_of_ssml_has_voices_rates_and_silence(live):
         '<speak>One.<break time="250ms"/><voice name="calm"><prosody rate="2">Two.</prosody></voice><break time="1s"/></speak>'
     )
     shown = post(live, "/v1/audio/speech/plan", input=document, input_type="ssml").json()
-    told = [(s["text"], s["voice"], s["rate"], s["silence_ms"]) for s in shown["segments"]]
-    assert told == [("One.", "default", 1.0, 0), ("Two.", "calm", 2.0, 250)]
+    segments = [(s["text"], s["voice"], s["rate"], s["silence_ms"]) for s in shown["segments"]]
+    assert segments == [("One.", "default", 1.0, 0), ("Two.", "calm", 2.0, 250)]
     assert shown["closing_silence_ms"] == 1000
     assert shown["predicted_seconds"] > 1.25
 
@@ -171,8 +171,8 @@ def test_refine_shows_the_difference_and_takes_a_place(live):
 
 def test_lexicons_are_kept_used_and_removed(live):
     route = f"{live.url}/v1/lexicons/mine"
-    kept = requests.put(route, json={"entries": {"cat": "dog", "重庆": {"pinyin": "chong2 qing4"}}}, timeout=60)
-    assert kept.json() == {"id": "mine", "version": 1, "entries": 2}
+    stored = requests.put(route, json={"entries": {"cat": "dog", "重庆": {"pinyin": "chong2 qing4"}}}, timeout=60)
+    assert stored.json() == {"id": "mine", "version": 1, "entries": 2}
     shown = requests.get(route, timeout=60).json()["entries"]
     assert shown == {"cat": {"alias": "dog", "pinyin": None}, "重庆": {"alias": None, "pinyin": "chong2 qing4"}}
     text = post(live, "/v1/text/normalize", input="A cat in 重庆.", lexicon=["mine"]).json()["text"]
