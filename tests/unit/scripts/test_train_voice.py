@@ -5,6 +5,7 @@ import json
 import random
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.checkpoint.in_torch import in_torch
+from pipeline.checkpoint.layout import SMALL_FILES, VOCOS_FILE
+from pipeline.checkpoint.locate import DEMO_FOLDER
+from pipeline.checkpoint.manifest import file_sha256, read_manifest
+from pipeline.checkpoint.weights import open_checkpoint
+from pipeline.config import VocoderConfig
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.vocoder.windowed.network import build_network
+from scripts import distill_vocoder
+from scripts.distill_vocoder import AROUND, Small, begun
 from scripts.train_demo import prose, train_gpt
 from scripts.train_demo.adversarial import Contest
 from scripts.train_demo.assignments import SPEAKERS, Assignment, _shares, _with_events
@@ -21,13 +31,16 @@ from scripts.train_demo.bank import HELD_OUT, Bank
 from scripts.train_demo.codes import BOOKS, CODES, END
 from scripts.train_demo.features import FLOOR
 from scripts.train_demo.network import IGNORED, Size, Speaking, speaker_vectors
+from scripts.train_demo.phones import SYMBOLS
 from scripts.train_demo.plan import line, tables
 from scripts.train_demo.prose import Text
 from scripts.train_demo.read_plan import LAG_S, PLAN, _write, aligned
 from scripts.train_demo.schedule import Schedule
 from scripts.train_demo.sounds import Unit, sounds
+from scripts.train_demo.teacher_phones import symbols_of
 from scripts.train_demo.tokens import BREATH, LAUGH, PREFIX, SUFFIX, TABLES, TOKEN_IDS
 from scripts.train_demo.vocoder import Critic, FourierHead, Vocos
+from tests.support.reference_vocoder import decode_whole
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = Size(width=64, layers=3, heads=2, mlp_width=96, decoder_width=32, decoder_layers=2)
@@ -364,3 +377,116 @@ def test_the_trainings_run_from_recordings_to_a_checkpoint_and_resume(tmp_path):
     run("pack", tmp_path / "out", tmp_path / "again", "--unpack")
     first, again = (torch.load(folder / "gpt.pt")["model"] for folder in (tmp_path, tmp_path / "again"))
     assert all(torch.allclose(first[name], again[name], atol=1e-2) for name in first)
+
+
+# The teacher's phones as the project's phone characters.
+
+
+AMERICAN = "AIOWYɑɔæʌəᵊɐᵻɛɜɪiuʊbdfhjklmnpstvwzɡŋɹɾTʔðθʃʒʤʧ"
+
+
+@pytest.mark.parametrize(
+    ("phones", "names"),
+    [
+        ("fəɹɡˈɛt", "f er g eh t"),
+        ("wˈɜɹld", "w er l d"),
+        ("wˈɔTəɹ", "w ao t er"),
+        ("bˈʌʔn", "b ah t n"),
+        ("ˌʌndəɹstˈænd", "ah n d er s t ae n d"),
+        ("ʤˈʌʤᵻz", "jh ah jh ax z"),
+        ("jˈuθ", "y uw th"),
+    ],
+)
+def test_words(phones: str, names: str):
+    assert [symbol for symbol, _ in symbols_of(phones)] == [SYMBOLS[name] for name in names.split()]
+
+
+def test_the_mark_and_the_r_belong_to_the_vowel():
+    assert symbols_of("mˈɜɹdəɹ") == [(SYMBOLS["m"], 1), (SYMBOLS["er"], 3), (SYMBOLS["d"], 1), (SYMBOLS["er"], 2)]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["", "ˈ", "ˌ"]), st.sampled_from(AMERICAN)), min_size=1), st.sampled_from(["", "ˈ"]))
+def test_every_character_is_counted_once(marked: list[tuple[str, str]], end: str):
+    phones = "".join(mark + phone for mark, phone in marked) + end
+    symbols = symbols_of(phones)
+    assert sum(count for _, count in symbols) == len(phones)
+    assert all(count > 0 and symbol in SYMBOLS.values() for symbol, count in symbols)
+
+
+@pytest.mark.parametrize("phones", ["kˈæ7t", "ˈ", "kæt dɔɡ"])
+def test_a_foreign_sign_is_an_error(phones: str):
+    with pytest.raises(ValueError, match="no phone of the teacher"):
+        symbols_of(phones)
+
+
+def test_the_whole_lexicon_has_characters():
+    pytest.importorskip("misaki")
+    for name in ("us_gold", "us_silver"):
+        for entry in json.loads((files("misaki") / "data" / f"{name}.json").read_text(encoding="utf-8")).values():
+            for phones in [entry] if isinstance(entry, str) else entry.values():
+                assert not phones or symbols_of(phones)
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("invited", "ih n v ay t ax d"),
+        ("stopped", "s t aa p t"),
+        ("companies", "k ah m p ax n iy z"),
+        ("dont", "d ow n t"),
+        ("im", "ay m"),
+        ("the", "dh ax"),
+    ],
+)
+def test_pronunciations_are_the_teachers(word: str, names: str):
+    pytest.importorskip("misaki")
+    pronunciations = pytest.importorskip("scripts.train_demo.pronunciations")
+    written = next((one for one in pronunciations.CONTRACTIONS.split() if one.replace("'", "") == word), word)
+    assert pronunciations.characters(written) == "".join(SYMBOLS[name] for name in names.split())
+
+
+# The small vocoder: what it begins with, and a training that goes on where it was stopped.
+
+
+def test_it_begins_as_a_part_of_its_teacher_and_has_at_most_a_million_parameters():
+    checkpoint = open_checkpoint(DEMO_FOLDER)
+    teacher = in_torch(checkpoint.mel_decoder()), in_torch(checkpoint.vocos())
+    small = Small(*begun(*teacher), "cpu")
+    assert sum(tensor.numel() for tensor in small.learned) <= 1_000_000
+    assert sum(tensor.numel() for part in small.files().values() for tensor in part.values()) * 2 < 2_000_000
+    for mine, whole in zip(small.parts, teacher, strict=True):
+        assert mine.keys() <= whole.keys()
+        for name in {"backbone.embed.weight", "decoder.conv_in.0.weight"} & mine.keys():
+            is_row = (mine[name].flatten(1)[:, None] == whole[name].flatten(1)).all(-1).any(1)
+            assert is_row.all()
+
+
+def test_with_room_for_all_of_it_the_small_one_is_its_teacher(monkeypatch):
+    for name in ("BOTTLENECK", "OUTPUTS", "WIDTH", "LAYERS", "DECODER_MLP", "VOCOS_MLP"):
+        monkeypatch.setattr(distill_vocoder, name, 10_000)
+    checkpoint = open_checkpoint(DEMO_FOLDER)
+    small = Small(*begun(in_torch(checkpoint.mel_decoder()), in_torch(checkpoint.vocos())), "cpu")
+    rows = np.random.default_rng(1).standard_normal((40 + 2 * AROUND, 256), np.float32)
+    with torch.no_grad():
+        _, samples = small(torch.from_numpy(rows)[None])
+    expected = decode_whole(build_network(VocoderConfig(), checkpoint), rows)[512 * AROUND : -512 * AROUND + 256]
+    assert np.allclose(samples[0], expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_training_writes_a_checkpoint_and_resumes(tmp_path):
+    command = [sys.executable, "-m", "scripts.distill_vocoder", "demo", str(tmp_path), "--sentences", "24", "--rows", "2"]
+    losses = []
+    for seconds in ("6", "16"):
+        completed = subprocess.run([*command, "--seconds", seconds], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert completed.returncode == 0, completed.stderr
+        lines = (tmp_path / "distillation/small.jsonl").read_text().splitlines()
+        losses.append([float(line.split('"own": ')[-1].rstrip("}")) for line in lines])
+    assert losses[1][: len(losses[0])] == losses[0]
+    assert losses[1][-1] < losses[0][0], "it learns"
+    checkpoint, manifest = open_checkpoint(tmp_path), read_manifest(tmp_path)
+    assert manifest[VOCOS_FILE] == read_manifest(DEMO_FOLDER)[VOCOS_FILE]
+    assert all(manifest[file] == file_sha256(tmp_path / file) for file in SMALL_FILES)
+    assert np.isfinite(
+        decode_whole(build_network(VocoderConfig(size="small"), checkpoint), np.zeros((20, 256), np.float32))
+    ).all()

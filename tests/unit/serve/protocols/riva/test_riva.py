@@ -1,5 +1,8 @@
 """Riva's speech synthesis over gRPC: what its fields do, what is refused, and who leaves."""
 
+import json
+import re
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +21,10 @@ from serve.access.idempotency import seed_of
 from serve.config.app_config import ConversationsConfig, LimitsConfig
 from serve.protocols.riva import protocol
 from serve.protocols.riva.calls import address_of
-from tests.support.demo_voice import demo_speaker
+from tests.support.demo_voice import demo_library, demo_speaker
 from tests.support.effort import examples
 from tests.support.fakes import CHUNK, Speaker, make_services, shipped_library
+from tests.support.foreign import RIVA, RIVA_SCENARIOS, python_of_clients
 from tests.support.guarded import add, ring_of
 from tests.support.live_server import CANARY, serving
 from tests.support.recordings import SAID, spoken, written
@@ -335,3 +339,34 @@ def test_a_document_of_ssml_is_one(caller: Caller, speaker: Speaker):
     caller.whole(text="<speak>Hello. <break time='1s'/> There.</speak>")
     request = speaker.requests[-1]
     assert (request.text.split(), sum(passage.silence_ms for passage in request.passages)) == (["Hello.", "There."], 1000)
+
+
+# NVIDIA's client, unmodified, in a virtual environment of its own: all three calls, with the demo voice.
+
+
+EXPECTED = {
+    "first_lines": True,
+    "whole": True,
+    "words": ["Hello", "there"],
+    "streamed_as_whole": True,
+    "several": True,
+    "voices": True,
+    "dictionary": True,
+    "refused": ["INVALID_ARGUMENT", "voice_not_found"],
+}
+
+
+@pytest.mark.nightly
+def test_all_three_calls_of_the_client():
+    library = demo_library()
+    with demo_speaker(library=library) as speaker, riva_serving(make_services(speaker, voice_id=library.canonical)) as address:
+        command = [python_of_clients(RIVA), str(RIVA_SCENARIOS), address]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == EXPECTED
+
+
+def test_the_client_is_pinned():
+    lines = [line for line in RIVA.read_text().splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[a-z-]+==[0-9.]+", line) for line in lines)
+    assert any(line.startswith("nvidia-riva-client==") for line in lines)

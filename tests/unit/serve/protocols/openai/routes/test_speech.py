@@ -1,11 +1,16 @@
 """The speech route: which fields reach the domain, and which are refused."""
 
+import base64
 import codecs
 import json
 import socket
+from typing import Any
 
 import pytest
 import requests
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai import OpenAI
 
 from pipeline.config import PipelineConfig
 from pipeline.types import AudioOptions, Denoise, SynthesisRequest
@@ -15,8 +20,10 @@ from serve.resilience.rollout import Rollout
 from serve.speech.model_selection import ModelSelector
 from serve.speech.schemas.base import read_body
 from serve.speech.schemas.speech import SpeechBody
+from tests.support.effort import examples
 from tests.support.fakes import Speaker, make_services, only_model
-from tests.support.live_server import CANARY, POST, error_of, serving
+from tests.support.live_server import CANARY, POST, Live, error_of, serving
+from tests.support.model_versions import V1, V2, V3, rollout
 
 
 def test_a_drawn_seed_repeats_the_audio(live):
@@ -213,3 +220,95 @@ def test_large_bodies_are_refused_as_they_arrive(live):
         for _ in range(17):  # 1 MiB and 64 KiB of a body that never ends
             client.sendall(piece)
         assert b" 413 " in client.recv(4096)
+
+
+# `stream_format: sse` on the wire, as LiveKit's plugin reads its lines and as the `openai` package hands them on.
+
+
+TEXTS = st.text(st.sampled_from("ab 3.!\U0001f600中é\n"), min_size=1, max_size=60).map(lambda text: f"Hello{text}")
+
+
+def events_in(lines: list[str]) -> list[dict[str, Any]]:
+    """Reads as LiveKit's plugin does: only lines that begin so, each with a whole event, until the end or [DONE]."""
+    data = [line[6:] for line in lines if line.startswith("data: ")]
+    return [json.loads(one) for one in data if one != "[DONE]"]
+
+
+def check(live: Live, events: list[dict[str, Any]], **said: Any) -> None:
+    """Checks events against the same text as a stream of audio and, for its usage, as a whole."""
+    streamed, whole = live.speak(**said), live.speak(**said, stream=False)
+    kinds = [event["type"] for event in events]
+    assert kinds == (len(kinds) - 1) * ["speech.audio.delta"] + ["speech.audio.done"]
+    assert [event["seq"] for event in events[:-1]] == list(range(len(events) - 1))
+    assert b"".join(base64.b64decode(event["audio"]) for event in events[:-1]) == streamed.content
+    characters, steps = (int(whole.headers[f"X-Usage-{name}"]) for name in ("Characters", "Audio-Tokens"))
+    usage = {"input_tokens": characters, "output_tokens": steps, "total_tokens": characters + steps}
+    assert events[-1]["usage"] == usage
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(text=TEXTS, container=st.sampled_from(["pcm", "mp3", "wav"]))
+def test_every_line_is_one_that_clients_read(live: Live, text: str, container: str):
+    said = {"input": text, "seed": 7, "response_format": container}
+    reply = live.speak(**said, stream_format="sse")
+    assert reply.headers["Content-Type"].split(";")[0] == "text/event-stream"
+    lines = reply.content.decode().split("\n")
+    names = [line[7:] for line in lines if line.startswith("event: ")]
+    assert all(not line or line.startswith(("id: ", "event: ", "data: ")) for line in lines)
+    events = events_in(lines)
+    assert names == [event["type"] for event in events]
+    check(live, events, **said)
+
+
+@pytest.mark.slow  # the package takes seconds to load
+def test_the_openai_package_hands_them_on(live: Live):
+    client = OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0)
+    for model in ("gpt-4o-mini-tts", "chattts"):
+        with client.audio.speech.with_streaming_response.create(
+            input="Hello there.", model=model, voice="alloy", response_format="pcm", stream_format="sse", extra_body={"seed": 7}
+        ) as reply:
+            assert reply.headers["content-type"].split(";")[0] == "text/event-stream"
+            check(live, events_in(list(reply.iter_lines())), seed=7)
+
+
+# The models routes: licences of the weights, shares and states of versions.
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "name", "commercial"),
+    [
+        ("demo", "AGPL-3.0-or-later", True),
+        ("small-random", "random numbers", True),
+        ("hub:2Noise/ChatTTS", "CC-BY-NC-4.0", False),
+        ("/some/folder", "unknown", None),
+    ],
+)
+def test_models_say_what_their_weights_may_be_used_for(checkpoint, name, commercial):
+    selector = ModelSelector(Rollout(versions_of(PipelineConfig(checkpoint=checkpoint), {})))
+    with serving(make_services(Speaker(), models=selector)) as live:
+        cards = requests.get(f"{live.url}/v1/models", timeout=9).json()["data"]
+        one = requests.get(f"{live.url}/v1/models/tts-1", timeout=9).json()
+    assert all(name in card["license"] and card["commercial_use"] is commercial for card in [*cards, one])
+    assert (one["license_url"] is not None) == (commercial is False)
+
+
+def test_a_model_is_found_by_every_name_that_speaks():
+    with serving(make_services(Speaker(), models=ModelSelector(rollout(v1=3, v2=1), aliases={"Kokoro": V2}))) as live:
+        for name in ("TTS-1", "tts-1-hd", "gpt-4o-mini-tts", "ChatTTS", V2.upper(), "kokoro"):
+            assert requests.get(f"{live.url}/v1/models/{name}", timeout=60).json()["id"] == name
+            assert live.speak(model=name).status_code == 200
+        refused = requests.get(f"{live.url}/v1/models/nobody", timeout=60)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+
+
+def test_models_are_listed_with_their_state():
+    with serving(make_services(Speaker(), models=ModelSelector(rollout(v1=3, v2=1)))) as live:
+        cards = {card["id"]: card for card in requests.get(f"{live.url}/v1/models", timeout=60).json()["data"]}
+        assert cards["chattts"]["versions"] == {V1: 0.75, V2: 0.25, V3: 0.0}
+        assert cards[V2]["share"] == 0.25
+        assert cards[V2]["state"] == "in_service"
+        assert requests.get(f"{live.url}/v1/models/{V2}", timeout=60).json() == cards[V2]
+        pinned = live.speak(model=V2)
+        assert pinned.headers["X-Model-Version"] == V2
+        assert live.services.speech.stream.__self__.requests[-1].model == V2
+        assert live.speak(model="chattts@v9").json()["error"]["code"] == "model_not_found"
