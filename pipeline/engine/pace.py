@@ -34,6 +34,8 @@ class Pace:
         self._slots = slots
         self._weight = self._rows = self._squares = self._times = self._products = self._prefills = 0.0
         self._slope: float | None = None  # seconds per row
+        self.rounds = 0
+        """counted so far"""
 
     def add(self, rows: int, step_s: float, prefill_s: float) -> None:
         """Counts one round.
@@ -43,6 +45,7 @@ class Pace:
             step_s: duration of one of its steps [s].
             prefill_s: duration of the prefill call before it, per step of the round [s].
         """
+        self.rounds += 1
         if self._weight:
             step_s = min(step_s, MOST_TIMES * self._times / self._weight)
         self._weight = DECAY * self._weight + 1

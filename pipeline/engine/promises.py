@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.config import EngineConfig
 from pipeline.engine.pace import Pace
@@ -62,7 +63,7 @@ class Playback:
         self,
         config: EngineConfig,
         queue: WaitQueue,
-        running: list[Sequence],
+        running: tuple[Sequence, ...],
         slots: SlotCounts,
         throughput: ThroughputEstimate,
         *,
@@ -80,8 +81,7 @@ class Playback:
         self._slots = slots
         self._throughput = throughput
         self._rounds_ahead = rounds_ahead
-        fixed_s, row_s = pace.line()
-        steps_s = np.maximum(throughput.step_s, RESERVE * (fixed_s + row_s * np.arange(config.slots + 1)))
+        steps_s = steps_assumed_s(pace, throughput, np.arange(config.slots + 1))
         self._durations: list[float] = (config.steps_per_round * steps_s).tolist()  # of a round of so many rows [s]
         self._bulk: dict[Sequence, _Row] = {}
         self._preempted: set[Sequence] = set()  # in the playback
@@ -243,6 +243,50 @@ class Playback:
 def is_promised(sequence: Sequence) -> bool:
     """Returns True if the sequence is promised a first audio that it has not had yet."""
     return sequence.promised_at is not None and sequence.steps < sequence.prompt.scheduling.first_steps
+
+
+def steps_assumed_s(pace: Pace, throughput: ThroughputEstimate, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Returns the durations that steps of so many rows are assumed to have [s]."""
+    fixed_s, row_s = pace.line()
+    assumed: NDArray[np.float64] = np.maximum(throughput.step_s, RESERVE * (fixed_s + row_s * rows))
+    return assumed
+
+
+def are_surely_kept(
+    sequences: tuple[Sequence, ...],
+    waiting: int,
+    slots: SlotCounts,
+    throughput: ThroughputEstimate,
+    *,
+    pace: Pace,
+    config: EngineConfig,
+) -> bool:
+    """Returns True if no playback could show a promise broken: all who wait get a slot and a row soon, and there is no bulk.
+
+    Then all decode in every round, and none takes longer than the one of all rows.
+
+    Args:
+        sequences: a newcomer, those that run and those that wait.
+        waiting: how many wait, without him.
+        slots: the counts of those that run.
+    """
+    promised = [sequence for sequence in sequences if is_promised(sequence)]
+    if not promised:
+        return True
+    num = len(sequences)
+    running, rows = num - 1 - waiting, slots.listened + waiting + 1
+    has_room = slots.free > waiting and rows <= slots.most_rows and rows == num
+    if not has_room or slots.bulk or any(sequence.lane is BULK for sequence in (sequences[0], *sequences[running + 1 :])):
+        return False
+    now_s, all_s = config.steps_per_round * steps_assumed_s(pace, throughput, np.array([running, num]))
+    rounds = -(-(waiting + 1) // config.prefill_rows)  # until the last one has a slot
+    begins_at = throughput.now + now_s + rounds * throughput.prefill_s + (rounds - 1) * all_s
+
+    def is_heard_in_time(sequence: Sequence) -> bool:
+        unheard = -(-(sequence.prompt.scheduling.first_steps - sequence.steps) // config.steps_per_round)
+        return bool(begins_at + max(1, unheard) * all_s <= due_of(sequence))
+
+    return all(map(is_heard_in_time, promised))
 
 
 def check_promises(newcomer: Sequence, play: Callable[[Sequence | None], Playback], *, worth_s: float) -> None:

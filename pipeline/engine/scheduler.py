@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from pipeline.config import EngineConfig
 from pipeline.engine.pace import Pace
-from pipeline.engine.promises import Playback, ThroughputEstimate, check_promises, is_promised
+from pipeline.engine.promises import Playback, ThroughputEstimate, are_surely_kept, check_promises
 from pipeline.engine.sequence import Sequence, slot_of
 from pipeline.engine.turns import SlotCounts, next_turn, num_decoding
 from pipeline.engine.waiting_queue import WaitQueue
@@ -75,6 +75,8 @@ class SlotTable:
 
     def __init__(self, slots: int) -> None:
         self._owners: list[Sequence | None] = [None] * slots
+        self._running: tuple[Sequence, ...] | None = ()  # the owners; None: they have changed
+        self._bulk: list[Sequence] = []  # those of bulk among `_running`
         # The lowest free slot first keeps the used ones together, so that a step can leave out the rest.
         self._free = list(range(slots))
         self._cooling: dict[int, int] = {}  # slots, each with the number of the last plan it was in
@@ -91,9 +93,18 @@ class SlotTable:
     def num_running(self) -> int:
         return len(self._owners) - len(self._free) - len(self._cooling)
 
-    def running(self) -> list[Sequence]:
+    def running(self) -> tuple[Sequence, ...]:
         """Returns those in slots, the lowest slot first."""
-        return [sequence for sequence in self._owners if sequence is not None]
+        if self._running is None:
+            self._running = tuple([sequence for sequence in self._owners if sequence is not None])
+            bulk = [sequence for sequence in self._running if sequence.prompt.scheduling.lane is Lane.BULK]
+            self._bulk = sorted(bulk, key=lambda sequence: sequence.rank)
+        return self._running
+
+    def bulk(self) -> list[Sequence]:
+        """Returns those of bulk among them, the most urgent first."""
+        self.running()
+        return self._bulk
 
     def holds(self, sequence: Sequence) -> bool:
         """Returns True while the sequence is in its slot."""
@@ -106,12 +117,14 @@ class SlotTable:
         """Gives the sequence the lowest free slot."""
         sequence.slot = heapq.heappop(self._free)
         self._owners[sequence.slot] = sequence
+        self._running = None
 
     def vacate(self, sequence: Sequence, *, cools: bool = False) -> int:
         """Takes the sequence's slot and returns it. It is free at once, or cools."""
         slot = slot_of(sequence)
         assert self._owners[slot] is sequence, "a slot is released by its owner only"
         self._owners[slot] = None
+        self._running = None
         if cools:
             self._cooling[slot] = sequence.last_planned
         else:
@@ -143,7 +156,7 @@ class Scheduler:
         self.pace = Pace(config.max_rtf, config.slots)
         self._plans = 0
         self._report: LoadReport | None = None
-        self._reported = (0, 0, 0)  # plans, running and waiting sequences, when it was made
+        self._reported = (0, 0, 0)  # rounds, running and waiting sequences, when it was made
         self._slots = SlotTable(config.slots)
         self.rounds_ahead = 0
         """rounds that were launched and not yet read when a plan is made"""
@@ -162,23 +175,24 @@ class Scheduler:
         running = self._running()
         if all(sequence.lane is Lane.BULK for sequence in running):
             return self._config.slots
-        paused = sum(sequence.paused_since is not None for sequence in running)
+        paused = len([sequence for sequence in running if sequence.paused_since is not None])
         return min(self._config.slots, self.pace.most_rows + paused)
 
     def load_report(self) -> LoadReport:
-        """Returns the work before the engine, as of the latest plan and of who has come since. Its owner says who listened."""
-        state = self._plans, self.num_running, self.num_waiting
+        """Returns the work before the engine, as of the latest round and of who has come since. Its owner says who listened."""
+        state = self.pace.rounds, self.num_running, self.num_waiting
         if self._report is None or state != self._reported:
             self._report, self._reported = self._new_report(), state
         return self._report
 
     def _new_report(self) -> LoadReport:
         running, waiting = self._running(), list(self.queue)
-        predicted = {sequence: self.queue.predict(sequence) for sequence in (*running, *waiting)}
+        in_slots, behind = self.queue.predicted(running), self.queue.predicted(waiting)
         steps = dict.fromkeys(Lane, 0.0)
-        for sequence in waiting:
-            steps[sequence.lane] += predicted[sequence] - sequence.steps
-        remaining = sum(predicted[sequence] - sequence.steps for sequence in running)
+        for sequence, predicted in zip(waiting, behind, strict=True):
+            steps[sequence.lane] += predicted - sequence.steps
+        remaining = sum([predicted - sequence.steps for sequence, predicted in zip(running, in_slots, strict=True)])
+        known = len(running) + len(waiting)
         fixed_s, row_s = self.pace.line()
         return LoadReport(
             usable=self.usable_slots,
@@ -186,7 +200,7 @@ class Scheduler:
             waiting=len(waiting),
             waiting_steps=(steps[Lane.INTERACTIVE], steps[Lane.STANDARD], steps[Lane.BULK]),
             remaining_steps=remaining,
-            mean_steps=sum(predicted.values()) / len(predicted) if predicted else self.queue.usual_steps,
+            mean_steps=sum(in_slots + behind) / known if known else self.queue.usual_steps,
             fixed_s=fixed_s,
             row_s=row_s,
             listened_steps=0,
@@ -221,22 +235,22 @@ class Scheduler:
         """Removes the sequences that must leave, assigns slots, and chooses the sequences that decode."""
         self._plans += 1
         self._slots.free_cooled(self._plans - self.rounds_ahead - 1)
-        could = {sequence for sequence in self._running() if self._has_room(sequence, now)}
+        could = self._with_room(self._running(), now)
         removed = self._remove_ended(now)
         prefill, preempt, restore = self._assign_slots()
-        could.update(sequence for sequence in (*prefill, *restore) if self._has_room(sequence, now))
+        could |= self._with_room((*prefill, *restore), now)
         decode = self._choose_rows(could, now)
         for sequence in decode:
             sequence.last_planned = self._plans
         # Steps of this round are at positions length .. length + steps_per_round - 1, behind those of rounds in flight.
-        reach = max((sequence.length for sequence in decode), default=0)
+        reach = max([len(sequence.prompt.ids) + sequence.steps for sequence in decode], default=0)
         reach += (1 + self.rounds_ahead) * self._config.steps_per_round
         return Plan(
             prefill=prefill,
             preempt=preempt,
             restore=restore,
             decode=decode,
-            extent_slots=max((slot_of(sequence) for sequence in decode), default=-1) + 1,
+            extent_slots=slot_of(decode[-1]) + 1 if decode else 0,
             extent_positions=min(_round_up(reach, EXTENT_BUCKET), self._config.positions),
             removed=removed,
         )
@@ -283,22 +297,23 @@ class Scheduler:
     def _all(self) -> list[Sequence]:
         return [*self.queue, *self._running()]
 
-    def _running(self) -> list[Sequence]:
+    def _running(self) -> tuple[Sequence, ...]:
         return self._slots.running()
 
     def _num_preempted(self) -> int:
         return sum(sequence.preempted_state is not None for sequence in self.queue)
 
     def _counts(self) -> SlotCounts:
-        counts = SlotCounts(
+        running, bulk = self._running(), self._slots.bulk().copy()
+        paused = len([sequence for sequence in running if sequence.paused_since is not None and sequence.lane is not Lane.BULK])
+        return SlotCounts(
             most_rows=self.pace.most_rows,
             fast_rows=self.pace.fast_rows,
             free=self._slots.num_free,
             may_preempt=self._config.max_preempted - self._num_preempted(),
+            listened=len(running) - len(bulk) - paused,
+            bulk=bulk,
         )
-        for sequence in self._running():
-            counts.add(sequence)
-        return counts
 
     def _check_promises(self, newcomer: Sequence, throughput: ThroughputEstimate) -> None:
         """Checks that the newcomer breaks no promise, his own included.
@@ -309,27 +324,34 @@ class Scheduler:
             DeadlineUnmeetable: he does.
         """
         running = self._running()
-        promised = any(map(is_promised, (newcomer, *self.queue, *running)))
-        if not promised or not (self.queue or running):
+        if not (self.queue or running):
+            return
+
+        def counts() -> SlotCounts:
+            slots = self._counts()
+            slots.free += self._slots.num_cooling
+            slots.most_rows = self.pace.sure_rows  # it may change before the promise is due
+            slots.fast_rows = min(slots.fast_rows, slots.most_rows)
+            return slots
+
+        each_round = self._config.steps_per_round
+        others = (*running, *self.queue)
+        if are_surely_kept((newcomer, *others), len(self.queue), counts(), throughput, pace=self.pace, config=self._config):
             return
 
         def play(other: Sequence | None) -> Playback:
-            counts = self._counts()
-            counts.free += self._slots.num_cooling
-            counts.most_rows = self.pace.sure_rows  # it may change before the promise is due
-            counts.fast_rows = min(counts.fast_rows, counts.most_rows)
             return Playback(
                 self._config,
                 self.queue,
                 running,
-                counts,
+                counts(),
                 throughput,
                 pace=self.pace,
                 rounds_ahead=self.rounds_ahead,
                 newcomer=other,
             )
 
-        check_promises(newcomer, play, worth_s=throughput.prefill_s + throughput.step_s * self._config.steps_per_round)
+        check_promises(newcomer, play, worth_s=throughput.prefill_s + throughput.step_s * each_round)
 
     def _check_room(self, lane: Lane, retry_after_s: float) -> None:
         """Checks that one more sequence of this lane may wait; bulk leaves half of the waiting room to the others.
@@ -348,7 +370,8 @@ class Scheduler:
 
     def _remove_ended(self, now: float) -> tuple[tuple[Sequence, SynthesisError | None], ...]:
         """Removes the cancelled, late and stalled sequences; returns each with its error."""
-        removed = [(sequence, self._why_ended(sequence, now)) for sequence in self._all() if self._has_ended(sequence, now)]
+        ended = [sequence for sequence in self._all() if self._has_ended(sequence, now)]
+        removed = [(sequence, self._why_ended(sequence, now)) for sequence in ended]
         gone = {id(sequence) for sequence, _ in removed}
         if gone:
             self.queue.leave(gone)
@@ -430,13 +453,15 @@ class Scheduler:
 
     def _choose_rows(self, could: set[Sequence], now: float) -> tuple[Sequence, ...]:
         """Returns those of the rows that could decode which do."""
-        rows = [row for row in self._running() if row in could and not row.preempt_pending]
-        bulk = sorted((row for row in rows if row.lane is Lane.BULK), key=lambda row: row.rank)
+        rows = tuple([row for row in self._running() if row in could and not row.preempt_pending])
+        bulk = [row for row in self._slots.bulk() if row in could and not row.preempt_pending]
+        if not bulk:
+            return rows
         number = num_decoding(bulk, len(rows) - len(bulk), self.pace.fast_rows)
-        if bulk and not number and bulk[0].rank <= now and self._have_audio_to_spare(now):
+        if not number and bulk[0].rank <= now and self._have_audio_to_spare(now):
             number = 1
         waiting = set(bulk[number:])
-        return tuple(row for row in rows if row not in waiting)
+        return tuple([row for row in rows if row not in waiting])
 
     def _have_audio_to_spare(self, now: float) -> bool:
         """Returns True if no listener waits and each has SPARE_S more than was played since the first block."""
@@ -448,15 +473,19 @@ class Scheduler:
             if sequence.lane is not Lane.BULK and sequence.paused_since is None
         )
 
-    def _has_room(self, sequence: Sequence, now: float) -> bool:
-        """Returns True if the reader's buffer has room for a whole round and those in flight; else records since when not."""
-        if sequence.pending_steps + (1 + self.rounds_ahead) * self._config.steps_per_round <= self._config.buffer_steps:
-            sequence.paused_since = None
-            return True
-        if sequence.paused_since is None or sequence.pending_steps < sequence.pending_at_pause:
-            sequence.paused_since = now
-        sequence.pending_at_pause = sequence.pending_steps
-        return False
+    def _with_room(self, sequences: tuple[Sequence, ...], now: float) -> set[Sequence]:
+        """Returns those whose readers' buffers have room for a round and those in flight; of others, since when not."""
+        most = self._config.buffer_steps - (1 + self.rounds_ahead) * self._config.steps_per_round
+        could = set()
+        for sequence in sequences:
+            if (pending := sequence.pending_steps) <= most:
+                sequence.paused_since = None
+                could.add(sequence)
+                continue
+            if sequence.paused_since is None or pending < sequence.pending_at_pause:
+                sequence.paused_since = now
+            sequence.pending_at_pause = pending
+        return could
 
 
 def _bucket_of(sequence: Sequence) -> int:

@@ -16,7 +16,7 @@ the steps that were made: what was predicted beyond them is given back when a se
 import heapq
 import math
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,8 +64,19 @@ class WaitQueue:
 
     def predict(self, sequence: Sequence) -> float:
         """Returns how many steps the sequence will probably make in all."""
-        least = max(sequence.sampling.min_steps, sequence.steps + 1.0)
-        return min(float(sequence.max_steps), max(least, self._share.value * sequence.max_steps))
+        return self.predicted((sequence,))[0]
+
+    def predicted(self, sequences: Iterable[Sequence]) -> list[float]:
+        """Returns the same of several."""
+        share, all_steps = self._share.value, list[float]()
+        for sequence in sequences:  # conditions: this runs for every row of every report
+            steps = share * sequence.max_steps
+            if steps < sequence.steps + 1.0:
+                steps = sequence.steps + 1.0
+            if steps < sequence.sampling.min_steps:
+                steps = float(sequence.sampling.min_steps)
+            all_steps.append(steps if steps < sequence.max_steps else float(sequence.max_steps))
+        return all_steps
 
     def longest(self, sequences: list[Sequence]) -> NDArray[np.float64]:
         """Returns after how many steps each will almost certainly have ended; one that outlived that is half-way: (n,)."""

@@ -9,6 +9,7 @@ What is written anew is what EngineLoop does between a plan and its delivery, be
 """
 
 import heapq
+import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -19,13 +20,13 @@ import numpy as np
 
 from pipeline.config import EngineConfig
 from pipeline.engine.round_times import RoundTimes
-from pipeline.engine.scheduler import Plan, Scheduler
+from pipeline.engine.scheduler import Scheduler
 from pipeline.engine.sequence import Sequence, StepStream
 from pipeline.errors import AtCapacity
 from pipeline.types import Head, Lane, LoadReport, Prompt, SamplingParams, SchedulingParams, Segment
 from serve.stages.replica_table import ReplicaTable, Route
 
-IDS, MASK = np.zeros((32, 4), np.int64), np.ones(32, np.bool_)
+IDS, MASK, SEGMENT = np.zeros((32, 4), np.int64), np.ones(32, np.bool_), Segment("", 0, is_last=True)
 TIMEOUT_S = 600.0
 HOP_S = 0.002  # from an ingress to an engine, and back
 CAP = 2.0  # times its steps, and SPARE more, are the cap of a call's steps: the engine does not know its length before
@@ -110,22 +111,52 @@ class Agenda:
         self.now = until
 
 
+@dataclass(slots=True)
+class _Round:
+    """A round under way."""
+
+    rows: tuple[Sequence, ...]
+    prefill_s: float
+    decode_s: float
+    ends_at: float
+
+    def follow(self) -> None:
+        """Becomes the next round of the same rows."""
+        self.prefill_s = 0.0
+        self.ends_at += self.decode_s
+
+
 class VirtualEngine:
-    """The shipped scheduler over a device."""
+    """The shipped scheduler over a device.
+
+    Rounds are made when somebody looks: while no row is heard or ends, and no newcomer could get a slot, the plan stays what it
+    was, and the scheduler is not asked.
+    """
 
     def __init__(self, agenda: Agenda, name: str, device: Device, config: EngineConfig, service: "VirtualService") -> None:
         self.name, self.device, self.config = name, device, config
         self._agenda, self._service = agenda, service
         self.scheduler = Scheduler(config)
         self.calls: dict[Sequence, Call] = {}
-        self.steps = 0
         self.is_alive = True
+        self._steps = 0
         self._times = RoundTimes(config.steps_per_round)
-        self._launched: tuple[Plan, float, float, float] | None = None  # with its prefill, its duration and its end
-        self._rounds = 0
+        self._round: _Round | None = None
+        self._marks: list[tuple[int, int, Sequence]] = []  # a heap: in which round a row is heard or ends, at the earliest
+        self._numbers = count()
+        self._num_bulk = 0  # of the calls
+        self._deadline = math.inf  # the earliest, or an earlier one
+        self._wakes_at = -1.0
+
+    @property
+    def steps(self) -> int:
+        """Made so far."""
+        self._catch_up()
+        return self._steps
 
     def submit(self, call: Call) -> None:
         """Queues a call. Raises AtCapacity and DeadlineUnmeetable as the engine does."""
+        self._catch_up()
         now, has_begun = self._agenda.now, call.first_s is not None
         lane = Lane.INTERACTIVE if has_begun and call.lane is not Lane.BULK else call.lane
         promise_s = None if has_begun else call.promise_s
@@ -133,7 +164,7 @@ class VirtualEngine:
         is_known = self.config.ignore_eos
         most = call.steps if is_known else int(CAP * call.steps) + SPARE
         sequence = Sequence(
-            Prompt(IDS, MASK, Head.CODE, Segment("", 0, is_last=True), most, scheduling=scheduling),
+            Prompt(IDS, MASK, Head.CODE, SEGMENT, most, scheduling=scheduling),
             SamplingParams(min_steps=most if is_known else 1),
             _READER,
             1,
@@ -142,12 +173,16 @@ class VirtualEngine:
             now,
             promised_at=None if promise_s is None else call.at + promise_s,
         )
-        throughput = self._times.throughput(now) if self._rounds else None
+        throughput = self._times.throughput(now) if self.scheduler.pace.rounds else None
         retry_after_s = self._times.retry_after_s(self.scheduler)
         self.scheduler.submit(sequence, admitted=has_begun, retry_after_s=retry_after_s, throughput=throughput)
         self.calls[sequence] = call
-        if self._launched is None:
-            self._agenda.at(now, self._round)
+        self._num_bulk += lane is Lane.BULK
+        self._deadline = min(self._deadline, sequence.deadline)
+        if self._round is None:
+            self._wake_at(now)
+        elif not self._plan_stays:
+            self._wake_at(self._round.ends_at)
 
     def report(self) -> LoadReport:
         """Returns what travels with an answer."""
@@ -155,52 +190,129 @@ class VirtualEngine:
 
     def die(self) -> list[Call]:
         """Returns the calls that it was working on."""
-        self.is_alive, self._launched = False, None
+        self._catch_up()
+        self.is_alive, self._round = False, None
         for sequence, call in self.calls.items():
             call.repeated += sequence.steps
         return list(self.calls.values())
 
-    def _round(self) -> None:
+    @property
+    def _plan_stays(self) -> bool:
+        """True while the rows of the next round are those of this one that do not end."""
+        scheduler, round_ = self.scheduler, self._round
+        is_full = scheduler.num_running == self.config.slots
+        return (
+            round_ is not None
+            and len(round_.rows) == scheduler.num_running > 0
+            and (is_full or not scheduler.num_waiting)
+            and self._num_bulk in (0, len(self.calls))
+            and self._agenda.now < self._deadline
+        )
+
+    def _wake_at(self, when: float) -> None:
+        if when != self._wakes_at:
+            self._wakes_at = when
+            self._agenda.at(when, self._wake)
+
+    def _wake(self) -> None:
         now = self._agenda.now
-        if not self.is_alive or (self._launched is not None and self._launched[3] > now + 1e-12):
+        if now != self._wakes_at or not self.is_alive:
             return
-        if self._launched is not None:
-            self._deliver(*self._launched)
-        plan = self.scheduler.next_plan(now)
+        self._wakes_at = -1.0
+        self._catch_up()
+        if self._round is not None:
+            self._deliver(self._round)
+        if self._round is not None and self._plan_stays:
+            self._begin(self._round.rows, 0.0)
+        else:
+            self._plan()
+
+    def _plan(self) -> None:
+        plan = self.scheduler.next_plan(self._agenda.now)
         for sequence in plan.restore:
             sequence.preempted_state = None
         for sequence, _ in plan.removed:
+            self._num_bulk -= sequence.lane is Lane.BULK
             self._service.fail(self, self.calls.pop(sequence))
-        self._launched = None
+        if self._agenda.now >= self._deadline:
+            self._deadline = self.scheduler.next_deadline() or math.inf
+        for sequence in plan.prefill:
+            self._mark(sequence)
+        self._round = None
         if not plan.decode and not plan.fills_slots:
             return
-        prefill_s = self.device.prefill_s if plan.prefill else 0.0
         if plan.prefill:
-            self._times.prefill_call_s.add(prefill_s)
-        round_s = self.config.steps_per_round * self.device.step_s(len(plan.decode))
-        self._launched = plan, prefill_s, round_s, now + prefill_s + round_s
-        self._agenda.at(now + prefill_s + round_s, self._round)
+            self._times.prefill_call_s.add(self.device.prefill_s)
+        self._begin(plan.decode, self.device.prefill_s if plan.prefill else 0.0)
 
-    def _deliver(self, plan: Plan, prefill_s: float, round_s: float, now: float) -> None:
-        steps_per_round, scheduler = self.config.steps_per_round, self.scheduler
-        for sequence in plan.decode:
-            if not scheduler.holds(sequence):
-                continue
-            call = self.calls[sequence]
-            before = sequence.steps
-            sequence.steps = min(call.steps, before + steps_per_round)
-            self.steps += sequence.steps - before
-            if before < sequence.prompt.scheduling.first_steps <= sequence.steps:
-                sequence.first_block_at = now
-                self._service.hear(self, call)
-            if sequence.steps >= call.steps:
-                scheduler.release(sequence)
-                scheduler.queue.learn(sequence)
-                self._times.sequence_s.add(now - sequence.submitted_at)
-                self._service.end(self, self.calls.pop(sequence))
-        self._rounds += 1
-        self._times.round_s.add(round_s)
-        scheduler.pace.add(len(plan.decode), round_s / steps_per_round, prefill_s / steps_per_round)
+    def _begin(self, rows: tuple[Sequence, ...], prefill_s: float) -> None:
+        """Begins a round, and wakes at the next end of one at which anything may happen."""
+        decode_s = self.config.steps_per_round * self.device.step_s(len(rows))
+        self._round = _Round(rows, prefill_s, decode_s, ends_at := self._agenda.now + prefill_s + decode_s)
+        if self._plan_stays:
+            for _ in range(self._marks[0][0] - self.scheduler.pace.rounds - 1):
+                if ends_at >= self._deadline:
+                    break
+                ends_at += decode_s
+        self._wake_at(ends_at)
+
+    def _catch_up(self) -> None:
+        """Makes the rounds that have ended since, at which nothing happened."""
+        now, steps, round_ = self._agenda.now, 0, self._round
+        if round_ is None:
+            return
+        while round_.ends_at < now:
+            self._count(round_)
+            round_.follow()
+            steps += self.config.steps_per_round
+        if steps:
+            self._steps += steps * len(round_.rows)
+            for sequence in round_.rows:
+                sequence.steps += steps
+
+    def _deliver(self, round_: _Round) -> None:
+        """Ends a round, row by row: what is heard and what ends goes to the ingresses."""
+        number, each_round = self.scheduler.pace.rounds + 1, self.config.steps_per_round
+        marked = set[Sequence]()
+        while self._marks and self._marks[0][0] <= number:
+            marked.add(heapq.heappop(self._marks)[2])
+        for sequence in round_.rows:
+            if sequence in marked:
+                self._advance(sequence)
+            else:
+                sequence.steps += each_round
+                self._steps += each_round
+        self._count(round_)
+        for sequence in marked & self.calls.keys():
+            self._mark(sequence)
+        round_.rows = tuple([sequence for sequence in round_.rows if sequence not in marked or sequence in self.calls])
+
+    def _advance(self, sequence: Sequence) -> None:
+        """Counts the steps of a row that may be heard or end with them."""
+        now, call, before = self._agenda.now, self.calls[sequence], sequence.steps
+        sequence.steps = min(call.steps, before + self.config.steps_per_round)
+        self._steps += sequence.steps - before
+        if before < sequence.prompt.scheduling.first_steps <= sequence.steps:
+            sequence.first_block_at = now
+            self._service.hear(self, call)
+        if sequence.steps >= call.steps:
+            self.scheduler.release(sequence)
+            self.scheduler.queue.learn(sequence)
+            self._times.sequence_s.add(now - sequence.submitted_at)
+            self._num_bulk -= sequence.lane is Lane.BULK
+            self._service.end(self, self.calls.pop(sequence))
+
+    def _mark(self, sequence: Sequence) -> None:
+        """Sets the round in which a row is heard or ends next, if it decodes in all until then."""
+        first = sequence.prompt.scheduling.first_steps
+        due = first if sequence.steps < first else self.calls[sequence].steps
+        rounds = -(-(due - sequence.steps) // self.config.steps_per_round)
+        heapq.heappush(self._marks, (self.scheduler.pace.rounds + rounds, next(self._numbers), sequence))
+
+    def _count(self, round_: _Round) -> None:
+        self._times.round_s.add(round_.decode_s)
+        each_round = self.config.steps_per_round
+        self.scheduler.pace.add(len(round_.rows), round_.decode_s / each_round, round_.prefill_s / each_round)
 
 
 class VirtualService:

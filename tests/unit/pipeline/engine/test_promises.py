@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline.config import EngineConfig
+from pipeline.engine import scheduler as scheduler_module
 from pipeline.engine.device import RoundOutput
 from pipeline.engine.loop import EngineLoop
 from pipeline.engine.observer import NullEngineObserver
@@ -256,6 +257,17 @@ def test_where_speech_may_last_longer_than_predicted_one_promise_in_a_thousand_i
     broken = [lateness_s for lateness_s in late if lateness_s > STEPS_PER_ROUND * (step[0] + SLOTS * step[1])]
     assert len(broken) <= max(1, len(late) / 1000), broken
     assert max(late) <= 0.5
+
+
+def test_what_is_surely_kept_needs_no_playback(monkeypatch: pytest.MonkeyPatch):
+    outcomes = []
+    for is_asked in (False, True):
+        if is_asked:
+            monkeypatch.setattr(scheduler_module, "are_surely_kept", lambda *_, **__: False)
+        plays = [play(seed, benchmark, books, GROWING)[1] for seed in range(2) for books in (0, 1)]
+        outcomes.append([[(outcome.refused, outcome.heard_at) for outcome in played] for played in plays])
+        assert any(refused for refused, _ in outcomes[-1][0])
+    assert outcomes[0] == outcomes[1]
 
 
 def test_listeners_are_as_many_and_as_fast_beside_a_book():

@@ -6,13 +6,14 @@ from typing import Literal
 
 import pytest
 
+from pipeline.engine.scheduler import Scheduler
 from pipeline.errors import ConfigError
 from pipeline.types import Lane
 from serve.commands.operate import simulate
 from serve.jobs.part_room import AUTO, PartRoom
 from serve.jobs.runner import LOOK_S
 from serve.simulation.fleets import DEVICES, GOAL_S, Figures, fewest, lengths, offered, parse_fleet, run, service_of
-from serve.simulation.virtual_time import HOP_S, Call, Device, VirtualService
+from serve.simulation.virtual_time import HOP_S, Call, Device, VirtualEngine, VirtualService
 
 SECONDS = 12.0
 EQUAL, UNEQUAL = "equal", "unequal"
@@ -40,6 +41,26 @@ def test_a_reference_fleet(fleet: str, load: float, kind: str):
     assert by_steps.refused <= min(by_count.refused, 0.001)
     assert by_steps.first_audio_s[1] <= (0.7 if kind is UNEQUAL else 1.2) * by_count.first_audio_s[1]
     assert by_steps.used >= by_count.used - 0.01
+
+
+@pytest.mark.parametrize("book", [False, True])
+def test_rounds_that_nobody_looks_at_are_as_if_they_had_been_planned(book: bool, monkeypatch: pytest.MonkeyPatch):
+    outcomes, plans = [], []
+    next_plan = Scheduler.next_plan
+    monkeypatch.setattr(Scheduler, "next_plan", lambda self, now: (plans.append(now), next_plan(self, now))[1])
+    for is_asked in (False, True):
+        if is_asked:
+            monkeypatch.setattr(VirtualEngine, "_plan_stays", False)
+        plans.clear()
+        service = service_of(parse_fleet("1*L40S+3*L4"))
+        if book:
+            Book(service, 3, 20)
+        ends: list[Call] = []
+        service.on_end = lambda call, ends=ends, then=service.on_end: (ends.append(call), then(call))[1]
+        found = run(service, 0.7 * service.steps_per_s, 3.0, at_half=lambda service=service: service.kill("L4-1"))
+        outcomes.append((found, service.steps, [(call.at, call.first_s, call.end_s, call.repeated) for call in ends]))
+        assert (len(plans) < 2 * len(ends)) is not (is_asked or book)
+    assert outcomes[0] == outcomes[1]
 
 
 class Book:
