@@ -25,68 +25,7 @@ EXPORTED = {
     )
 }
 
-# alert -> (series that make it fire, series under which it must not): name -> values a minute, in promtool's notation
-CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
-    "ChatTTSNoIngress": ({"ray_chattts_slots": "8x180"}, {"ray_chattts_in_flight": "0x180"}),
-    "ChatTTSStutters": (
-        {"ray_chattts_continuous_streams_total": "0+97x180", "ray_chattts_streams_total": "0+100x180"},
-        {"ray_chattts_continuous_streams_total": "0+100x180", "ray_chattts_streams_total": "0+100x180"},
-    ),
-    "ChatTTSEngineSilent": (
-        {"ray_chattts_running_sequences": "3x180", "ray_chattts_steps_total": "500x180"},
-        {"ray_chattts_running_sequences": "3x180", "ray_chattts_steps_total": "0+100x180"},
-    ),
-    "ChatTTSNoEngine": ({"ray_chattts_in_flight": "1x180"}, {"ray_chattts_slots": "8x180"}),
-    "ChatTTSWaiting": (
-        {"ray_chattts_waiting_sequences": "5x180", "ray_chattts_slots": "8x180"},
-        {"ray_chattts_waiting_sequences": "4x180", "ray_chattts_slots": "8x180"},
-    ),
-    "ChatTTSBrokenNumbers": (
-        {'ray_chattts_wasted_steps_total{reason="broken"}': "_x170 7x10"},  # born with its first event
-        {'ray_chattts_wasted_steps_total{reason="cancelled"}': "0+40x180"},
-    ),
-    "ChatTTSBreakerOpen": (
-        {'ray_chattts_breaker_open{stage="vocoder"}': "0x100 1x80"},
-        {'ray_chattts_breaker_open{stage="vocoder"}': "0x100 1 0x79"},
-    ),
-    "ChatTTSTextWorkerDies": (
-        {f'ray_chattts_text_restarts_total{{replica="{name}"}}': "_x165 2x15" for name in "ab"},
-        {'ray_chattts_text_restarts_total{replica="a"}': "0x165 1 2x14"},
-    ),
-    "ChatTTSQuarantine": ({"ray_chattts_quarantined": "0x150 1x30"}, {"ray_chattts_quarantined": "1x100 0x80"}),
-    "ChatTTSQuotasUnshared": (
-        {'ray_chattts_quotas_unshared{replica="a"}': "0x180", 'ray_chattts_quotas_unshared{replica="b"}': "0x170 1x10"},
-        {'ray_chattts_quotas_unshared{replica="a"}': "0x173 1 0x6"},
-    ),
-    "ChatTTSStoreUnwritable": (
-        {'ray_chattts_store_unwritable{replica="a"}': "0x170 1x10"},
-        {'ray_chattts_store_unwritable{replica="a"}': "0x173 1 0x6"},
-    ),
-    "ChatTTSJobsWithoutDisk": (
-        {"ray_chattts_jobs_waiting_for_disk": "1x180"},
-        {"ray_chattts_jobs_waiting_for_disk": "1x170 0x10"},
-    ),
-    "ChatTTSJobsQueued": (
-        {'ray_chattts_jobs_queued_seconds{replica="a"}': "0+60x180"},
-        {'ray_chattts_jobs_queued_seconds{replica="a"}': "0+60x60 0x120"},
-    ),
-    "ChatTTSDiskFull": (
-        {'ray_node_disk_utilization_percentage{instance="a"}': "20x100 91x80"},
-        {'ray_node_disk_utilization_percentage{instance="a"}': "91x168 20x12"},
-    ),
-    "ChatTTSVersionOut": (
-        {'ray_chattts_version_out_of_service{version="chattts@v2"}': "0x172 1x8"},
-        {'ray_chattts_version_out_of_service{version="chattts@v2"}': "1x160 0x20"},
-    ),
-    "ChatTTSReplicasDiffer": (
-        {'ray_chattts_replica_kinds{version="chattts@v1"}': "1x150 2x30"},
-        {'ray_chattts_replica_kinds{version="chattts@v1"}': "1x150 2x10 1x20"},
-    ),
-    "ChatTTSReplicasRestart": (
-        {'ray_serve_deployment_replica_starts_total{deployment="Vocoder"}': "0+1x180"},
-        {'ray_serve_deployment_replica_starts_total{deployment="Vocoder"}': "3x180"},
-    ),
-}
+CASES = yaml.safe_load((ROOT / "tests/data/alerts.yaml").read_text())
 
 
 def metrics_in(query: str) -> set[str]:
@@ -184,7 +123,7 @@ def check_alert(alert: Alert, bad: dict[str, str], good: dict[str, str], folder:
 @pytest.mark.slow
 @pytest.mark.parametrize("alert", [alert for alert in ALERTS if alert.name in CASES], ids=lambda alert: alert.name)
 def test_an_alert_fires_when_it_should_and_only_then(alert: Alert, tmp_path: Path):
-    check_alert(alert, *CASES[alert.name], tmp_path)
+    check_alert(alert, CASES[alert.name]["fires"], CASES[alert.name]["silent"], tmp_path)
 
 
 def requests_of(objective: Objective, share: float) -> dict[str, str]:

@@ -110,43 +110,6 @@ def test_lists_labels_verses_and_headings_stay_apart(lines: list[str], end: str)
     assert stops >= len(lines) - 1
 
 
-@pytest.mark.parametrize(("written", "spoken"), [
-    ("Run ```npm install``` first.", "Run npm install first."), ("a<b and c>d", "a is less than b and c is greater than d"),
-    ("reasons</think>Yes.", "Yes."), ("<think>reasons", ""), ("Use the <think> tag.", "Use the tag."),
-    ("Bees count.[12] They do.", "Bees count. They do."), ("see [7] or [docs][7]", "see seven or docs"),
-    ("10<sup>6</sup> m", "ten to the power of six meters"), ("the 3<sup>rd</sup> day", "the third day"),
-    ("storm<sup>1</sup> came", "storm came"), ("CO~2~", "C O two"), ("I use .NET.", "I use dot NET."),
-    ("It ended.Then he", "It ended. Then he"), ("over-\nland, twenty-\nfive", "overland, twenty five"),
-    ("<tool_call>{\"a\": 1}</tool_call>Done.", "Done."), ("List<String> here", "List, String, here"),
-    ("> a line that goes on\n> here", "a line that goes on here"), ("Dear all,\nwe meet", "Dear all, we meet"),
-])  # fmt: skip
-def test_what_is_heard_of_markup(written: str, spoken: str):
-    assert normalize(written).text == spoken
-
-
-@pytest.mark.parametrize(("written", "spoken"), [
-    ("up *2.9* and **3.5** or ***4***", "up two point nine and three point five or four"), ("花了*12.5*元", "花了十二点五元"),
-    ("it is 3*4*5", "it is three times four times five"), ("按*键返回，按*键", "按星号键返回，按星号键"),
-    ("of *$1,200* each", "of one thousand two hundred dollars each"), ("*One* is *x* here", "One is x here"),
-    ("[THINK]So.[/THINK]Yes.", "Yes."), ("Use the [THINK] token.", "Use the token."), ("◁think▷So.◁/think▷Yes.", "Yes."),
-    ("<seed:think>So</seed:think>Yes.", "Yes."), ("<|begin_of_thought|>So<|end_of_thought|>Yes.", "Yes."),
-    ("<|channel|>analysis<|message|>So.<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>", "Yes."),
-    ("<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": 1}<|call|>Yes.", "Yes."),
-    ("<|channel|>analysis<|message|>So", ""), ("the old channel is on", "the old channel is on"),
-    ("[b]Now[/b] it is [color=red]red[/color].", "Now it is red."), ("see [url=http://a.b/c]this[/url]", "see this"),
-    ("[img]http://a.b/c.png[/img]So", "So"), ("[quote=Ann]Yes.[/quote]\nNo.", "Yes. No."),
-    ("take a[i] or [b] now", "take a i or b now"),
-    ("[list]\n[*]one\n[*]two\n[/list]", "one. two."), ("the [size] of it", "the size of it"),
-    ("a [[page|boat]] and [[river]]s", "a boat and rivers"), ("[[File:a.png|thumb|b]]So", "So"),
-    ("[https://a.b old] tree", "old tree"),
-    ("== Past ==\nIt rained.", "Past. It rained."), ("a == b", "a equals b"), ("Dear {{name}},", "Dear name,"),
-    ("{{convert|5|km}} off{{cn}}, {{lang|de|Haus}}", "five kilometers off, Haus"),
-    ("rain.<ref name=\"a\">Press</ref> So", "rain. So"),
-])  # fmt: skip
-def test_emphasis_channels_bbcode_and_wikitext(written: str, spoken: str):
-    assert normalize(written).text == spoken
-
-
 def test_a_part_does_not_end_in_a_channel_that_is_not_heard():
     growing = GrowingText(sentences=True)
     assert growing.add("<|channel|>analysis<|message|>It is about boats. The answer is simple enough. ") == []

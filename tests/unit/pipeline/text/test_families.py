@@ -362,3 +362,25 @@ def test_a_line_in_an_english_text_is_english(label, quantity, sentence):
 def test_markup_is_no_word_of_english(wrapper, line, quantity):
     text = wrapper.format(f"{line}{quantity}")
     assert spoken(text) == spoken(text, "zh")
+
+
+# Trades: doses, series, cricket, chess, stars, engines, kelvin and inches are read as who knows the trade says them.
+
+
+@few
+@given(st.integers(1, 40), st.integers(1, 199))
+def test_an_episode_has_its_season(season: int, episode: int):
+    for written in (f"S{season:02}E{episode:02}", f"s{season}e{episode}"):
+        assert canonical(normalize(f"we saw {written} today").text) == canonical(
+            f"we saw season {english(season)} episode {english(episode)} today"
+        )
+        assert (
+            normalize(f"他看了{written}。").text == f"他看了第{integer(str(season), 'zh')}季第{integer(str(episode), 'zh')}集。"
+        )
+
+
+@few
+@given(st.integers(32, 900), st.integers(0, 10))
+def test_runs_are_for_wickets_where_cricket_is_played(runs: int, wickets: int):
+    said = normalize(f"At {runs}/{wickets} the batters declared.").text
+    assert canonical(said) == canonical(f"At {english(runs)} for {english(wickets)} the batters declared")

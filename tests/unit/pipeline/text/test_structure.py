@@ -84,15 +84,11 @@ def test_the_number_of_an_item_is_followed_by_a_pause_not_by_a_stop(sign, items)
 
 
 @pytest.mark.parametrize(("written", "spoken"), [
-    ("- [x] Buy milk\n- [ ] Call mom", "Buy milk. Call mom"), ("- one\n  - two\n    - three", "one. two. three"),
-    ("Title\n=====\ntext", "Title. text"), ("+----+----+\n| a | b |\n+----+----+", "a, b."),
-    ("Name | Age\n--- | ---\nTom | 25", "Name, Age. Tom, twenty five"), ("=== RUN ===\nok", "RUN. ok"),
-    ("text[^1]\n\n[^1]: A note", "text. A note"), ("$ npm install", "npm install"),
-    ("1.苹果\n2.梨", "一，苹果。二，梨"), ("1.5 kg\n2.5 kg", "one point five kilograms. two point five kilograms"),
-    ("10.5%", "ten point five percent"), ("#1 fan", "number one fan"), ("-5 today", "minus five today"),
+    ("$x \\neq 0$", "x is not equal to zero"), ("\\nu = 5", "nu equals five"), ("#1 fan", "number one fan"),
+    ("C:\\new\\tools", "C colon backslash new backslash tools"),
 ])  # fmt: skip
-def test_lines(written, spoken):
-    assert said(written) == spoken
+def test_what_no_row_of_a_table_can_hold(written, spoken):
+    assert normalize(written, language="en").text == spoken
 
 
 def test_line_markup_is_spoken_plainly_where_markdown_is_off():
@@ -161,28 +157,6 @@ def test_a_tower_of_groups_is_soon_read(depth):
     assert tex_words(r"\frac{1" * depth, "en") is not None
 
 
-@pytest.mark.parametrize(
-    ("written", "language", "spoken"),
-    [
-        (r"$\theta = 90^\circ$", "en", "theta equals ninety degrees"),
-        (r"$x \neq 0$", "en", "x is not equal to zero"),
-        (r"\nu = 5", "en", "nu equals five"),
-        ("C:\\new\\tools", "en", "C colon backslash new backslash tools"),
-        ("6.02×10^23", "en", "six point zero two times ten to the power of twenty three"),
-        ("10⁻³ m", "zh", "十的负三次方米"),
-        ("5 * 3", "en", "five times three"),
-        ("It is *very* good", "en", "It is very good"),
-        ("a_1", "en", "a sub one"),
-        ("snake_case_1", "en", "snake case one"),
-        ("f(x)", "en", "f of x"),
-        ("file(s)", "en", "file, s"),
-        ("Plan B (2)", "en", "Plan B, two"),
-    ],
-)
-def test_formulas_in_running_text(written, language, spoken):
-    assert normalize(written, language=language).text == spoken
-
-
 # Terminal: colour codes and arrows are dropped and counted, and the text between them is read as if they were not there.
 
 
@@ -209,20 +183,6 @@ def test_escapes_anywhere_between_words_change_no_word(text, first, second, data
 @given(st.sampled_from(["→", "->", "=>", "-->", "==>", "➜", "⟶", "❯", "»", "▶"]), TEXTS)
 def test_an_arrow_before_a_line_is_not_spoken(arrow, text):
     assert normalize(f"{arrow} {text}").text == normalize(text).text
-
-
-@pytest.mark.parametrize(("written", "spoken"), [
-    ("5 → 8", "five to eight"), ("x -> y", "x to y"), ("北京→上海", "北京到上海"),
-    ("设置→通用→关于", "设置，通用，关于"), ("File → Settings → Keymap", "File, Settings, Keymap"), ("← Back", "Back"),
-    ("[32mPASS[0m all", "PASS all"), (r"\033[31mred\033[0m", "red"), ("[5m] apart", "five meters apart"),
-    ("use the --help flag", "use the dash dash help flag"), ("run it with -v", "run it with dash v"),
-    ("well -- no", "well, no"), (":rocket: Launch", "Launch"),
-    ("Settings > General > About", "Settings, General, About"), ("a > b", "a is greater than b"),
-    ("run a && b || c", "run a and b or c"), ("echo $HOME", "echo HOME"),
-    ("at 10:30:15 sharp", "at ten thirty and fifteen seconds sharp"),
-])  # fmt: skip
-def test_signs_of_a_screen(written, spoken):
-    assert normalize(written).text == spoken
 
 
 def test_a_length_in_a_bracket_is_no_colour():
