@@ -17,7 +17,17 @@ from packaging.requirements import Requirement
 
 from pipeline.voices.catalogue import VoiceCatalogue
 from serve.config.app_config import PROJECT
-from tests.support.foreign import CALLS, CALLS_TABLE, REQUIREMENTS, SCENARIOS, python_of_clients
+from tests.support.foreign import (
+    CALLS,
+    CALLS_TABLE,
+    JAVASCRIPT,
+    LOCKED,
+    NODE,
+    REQUIREMENTS,
+    SCENARIOS,
+    python_of_clients,
+    run_javascript,
+)
 from tests.support.transcripts import FOLDER, Recorder, Servers, saved, say_again, started
 
 SHIPPED = PROJECT / "configs/voices.yaml"
@@ -197,3 +207,32 @@ def test_the_clients_are_pinned(requirements: Path):
     asked_for = re.search(r"Asked for: ([^.]*)\.\n", text.replace("\n# ", " "))
     assert asked_for is not None
     assert {re.sub(r"\[.*?\]", "", name) for name in re.split(r", (?![^\[]*\])", asked_for[1])} <= set(pins)
+
+
+# JavaScript clients of other projects, unmodified: OpenAI's, ElevenLabs' and Deepgram's packages, and Vercel's AI SDK.
+
+
+PRINTED: dict[str, dict[str, Any]] = json.loads((PROJECT / "tests/data/javascript_clients.json").read_text())
+"""scenario -> what the client printed; the server speaks one second of every text, 48,000 bytes"""
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_javascript_clients_of_other_projects(tmp_path: Path):
+    with started(tmp_path) as servers:
+        where = servers.addresses
+        done = run_javascript(
+            (JAVASCRIPT / "scenarios.mjs").read_text(), where["open"], where["guarded"], servers.key, where["full"]
+        )
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {entry.pop("scenario"): entry for entry in results} == PRINTED, done.stderr[-2000:]
+
+
+def test_the_javascript_clients_are_locked_by_their_hashes():
+    request, lock = (json.loads((JAVASCRIPT / name).read_text()) for name in LOCKED)
+    assert lock["packages"].pop("")["dependencies"] == request["dependencies"]
+    sdk = {f"@ai-sdk/{vendor}" for vendor in ("deepgram", "elevenlabs", "openai")}
+    assert set(request["dependencies"]) == sdk | {"@deepgram/sdk", "@elevenlabs/elevenlabs-js", "ai", "openai"}
+    assert all(entry["integrity"].startswith("sha512-") for entry in lock["packages"].values())
+    assert not any("resolved" in entry for entry in lock["packages"].values()), "whichever registry npm is told to use"
+    assert NODE.read_text().count("--hash=sha256:") == 3
