@@ -14,7 +14,7 @@ from scripts.bench.summary import with_sections
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/clients.md"
-TRANSCRIPTS = ROOT / "tests/data/transcripts"
+TRANSCRIPTS = ROOT / "tests/data/transcripts.json"
 FOREIGN = ROOT / "tests/foreign"
 CLIENTS = {
     "deepgram_package": "deepgram-sdk",
@@ -58,14 +58,10 @@ def _table() -> str:
     """Returns a line for each package: what it called."""
     versions = _versions("requirements.txt")
     called: dict[str, set[str]] = {package: set() for package in CLIENTS.values()}
+    transcripts = json.loads(TRANSCRIPTS.read_text(encoding="utf-8"))
     for scenario, package in CLIENTS.items():
-        called[package].update(_addresses(TRANSCRIPTS / f"default_{scenario}.json"))
+        called[package] |= {f"`{talk.get('method', 'WS')} {talk['path']}`" for talk in transcripts[f"default_{scenario}"]}
     return "\n".join(f"- `{name}` {versions[name]}: {', '.join(sorted(called[name]))}" for name in sorted(called))
-
-
-def _addresses(path: Path) -> list[str]:
-    talks = json.loads(path.read_text(encoding="utf-8"))
-    return [f"`{talk.get('method', 'WS')} {talk['path']}`" for talk in talks]
 
 
 def _versions(file: str) -> dict[str, str]:

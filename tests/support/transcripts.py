@@ -24,7 +24,7 @@ from tests.support.fakes import Speaker, make_services, shipped_library
 from tests.support.guarded import add, ring_of, tokens_of
 from tests.support.live_server import serving
 
-FOLDER = PROJECT / "tests/data/transcripts"
+FILE = PROJECT / "tests/data/transcripts.json"
 ENDLESS = "An endless"
 """how a text begins that is spoken until it is interrupted"""
 IDLE_S = 6.0
@@ -211,6 +211,6 @@ def _listen(client: ClientConnection, counts: Counter[str], expected: Counter[st
 
 def saved(scenario: str, talks: list[Talk]) -> None:
     """Writes the transcript of a scenario; what a client said several times is written once."""
-    FOLDER.mkdir(exist_ok=True)
-    talks = [talk for place, talk in enumerate(talks) if talk not in talks[:place]]
-    (FOLDER / f"{scenario}.json").write_text(json.dumps(talks, indent=1, ensure_ascii=False) + "\n")
+    unique = [talk for place, talk in enumerate(talks) if talk not in talks[:place]]
+    scenarios = dict(sorted({**json.loads(FILE.read_text()), scenario: unique}.items()))
+    FILE.write_text(json.dumps(scenarios, indent=1, ensure_ascii=False) + "\n")

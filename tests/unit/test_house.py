@@ -13,8 +13,8 @@ from tests.support.syntax import syntax_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 
-MOST_LINES = {"pipeline": 31_429, "serve": 35_468, "scripts": 14_937, "tests": 61_276}  # of Python
-MOST_FILES = 1_340  # tracked, of every kind
+MOST_LINES = {"pipeline": 31_429, "serve": 35_468, "scripts": 14_933, "tests": 61_222}  # of Python
+MOST_FILES = 1_308  # tracked, of every kind
 MOST_OF_HTTP = 0.15  # of the lines of serve/
 
 NO_NOUNS = {"told", "heard", "said", "held", "found", "wanted", "kept", "asked", "seen", "one", "each", "what", "who"}
