@@ -107,14 +107,11 @@ def mean_steps() -> float:
     return sum(next(drawn) for _ in range(20_000)) / 20_000
 
 
-def run(
-    service: VirtualService, steps_per_s: float, seconds: float, *, seed: int = 11, at_half: Callable[[], object] | None = None
-) -> Figures:
-    """Offers calls at random times.
+def offer(service: VirtualService, steps_per_s: float, seconds: float, *, seed: int = 11) -> list[Call]:
+    """Returns the calls that come at random times; they come while time passes.
 
     Args:
         steps_per_s: that the calls ask for.
-        at_half: called in the middle of the time that counts.
     """
     draws, calls = random.Random(seed), list[Call]()
     drawn, rate = lengths(draws), steps_per_s / mean_steps()
@@ -127,17 +124,34 @@ def run(
         if (following := agenda.now + draws.expovariate(rate)) < seconds:
             agenda.at(following, arrive)
 
-    agenda.at(0.0, arrive)
+    agenda.at(agenda.now, arrive)
+    return calls
+
+
+def run(
+    service: VirtualService, steps_per_s: float, seconds: float, *, seed: int = 11, at_half: Callable[[], object] | None = None
+) -> Figures:
+    """Offers calls at random times.
+
+    Args:
+        steps_per_s: that the calls ask for.
+        at_half: called in the middle of the time that counts.
+    """
+    agenda, calls = service.agenda, offer(service, steps_per_s, seconds, seed=seed)
     if at_half is not None:
         agenda.at(seconds * (1 + WARM) / 2, lambda: (at_half(), None)[1])
     agenda.run(seconds)
     made = service.steps
     possible = seconds * sum(engine.device.steps_per_s for engine in service.engines.values())
     agenda.run(seconds + DRAIN_S)
-    counted = [call for call in calls if call.at >= WARM * seconds]
-    firsts = sorted(call.first_s for call in counted if call.first_s is not None)
-    refused = sum(call.is_refused for call in counted) / max(1, len(counted))
-    return Figures(len(counted), refused, quantiles(firsts), made / possible)
+    return figures_of([call for call in calls if call.at >= WARM * seconds], made / possible)
+
+
+def figures_of(calls: Sequence[Call], used: float) -> Figures:
+    """Returns the figures of calls that are over."""
+    firsts = sorted(call.first_s for call in calls if call.first_s is not None)
+    refused = sum(call.is_refused for call in calls) / max(1, len(calls))
+    return Figures(len(calls), refused, quantiles(firsts), used)
 
 
 def quantiles(values: Sequence[float]) -> tuple[float, float, float]:

@@ -28,6 +28,7 @@ from serve.stages.replica_table import ReplicaTable, Route
 
 IDS, MASK, SEGMENT = np.zeros((32, 4), np.int64), np.ones(32, np.bool_), Segment("", 0, is_last=True)
 TIMEOUT_S = 600.0
+PROMISE_S, MAX_WAITING = 15.0, 64
 HOP_S = 0.002  # from an ingress to an engine, and back
 CAP = 2.0  # times its steps, and SPARE more, are the cap of a call's steps: the engine does not know its length before
 SPARE = 40
@@ -69,7 +70,7 @@ class Call:
     steps: int
     lane: Lane = Lane.STANDARD
     tenant: str = ""
-    promise_s: float | None = 15.0
+    promise_s: float | None = PROMISE_S
     ingress: int = 0
     first_s: float | None = None
     """from the call to its first audio [s]"""
@@ -337,7 +338,7 @@ class VirtualService:
         self.agenda, self.draws = Agenda(), random.Random(seed)
         self.engines: dict[str, VirtualEngine] = {}
         for number, device in enumerate(devices):
-            config = EngineConfig(slots=device.slots, **{"max_steps": 2048, "max_waiting": 64, **engine})
+            config = EngineConfig(slots=device.slots, **{"max_steps": 2048, "max_waiting": MAX_WAITING, **engine})
             name = f"{device.name}-{number}"
             self.engines[name] = VirtualEngine(self.agenda, name, device, config, self)
         self._by_steps, self._overhead_s = by_steps, overhead_s

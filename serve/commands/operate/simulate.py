@@ -2,6 +2,7 @@
 
 `chattts-serve simulate --gpus 4*H100+4*L4 --listeners 2000`
 `chattts-serve simulate --gpus L4 --listeners 2000`: how many of them are enough
+`chattts-serve simulate --gpus 10000*H100 --listeners 3000000`: an hour of as many cells as that makes
 
 In:    cards, listeners
 Out:   a table; exit code 1 where the fleet is too small
@@ -13,6 +14,7 @@ import sys
 from functools import partial
 
 from pipeline.errors import ConfigError
+from serve.simulation.cells import Cells, cells_of, hour
 from serve.simulation.fleets import (
     DEVICES,
     GOAL_S,
@@ -26,6 +28,7 @@ from serve.simulation.fleets import (
 )
 
 SECONDS, MOST_SECONDS = 12.0, 3600
+CELL = 128
 COLUMNS = "{:34} {:>8} {:>9} {:>9} {:>9} {:>9}"
 
 
@@ -43,6 +46,12 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--listeners", type=_count, required=True, help="who always listen: one second of audio a second each")
     parser.add_argument("--seconds", type=_seconds, default=SECONDS, help="of virtual time (default: %(default)g)")
+    parser.add_argument(
+        "--cell",
+        type=_count,
+        default=CELL,
+        help="cards of a cell; of more, an hour is counted in cells (default: %(default)g)",
+    )
     args = parser.parse_args(arguments)
     try:
         cards = parse_fleet(args.gpus)
@@ -56,6 +65,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{number} {args.gpus} are {answer} for {args.listeners} listeners")
         show([(f"{number}*{args.gpus}, or a part of them", figures)])
         return int(not figures.is_enough)
+    if len(cards) > args.cell:
+        cells = Cells(cells_of(cards, args.cell))
+        print(f"{len(cells.cards)} cells of at most {args.cell} cards, an hour")
+        rows = list(hour(cells, offered(args.listeners)))
+        show(rows)
+        return int(not rows[2][1].is_enough)
     simulate = partial(run, steps_per_s=offered(args.listeners), seconds=args.seconds)
     whole, less_one = service_of(cards), service_of(cards)
     fastest = max(less_one.engines.values(), key=lambda engine: engine.device.steps_per_s).name
