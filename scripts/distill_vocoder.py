@@ -35,11 +35,9 @@ from pipeline.spec import HOP, MEL_FRAMES_PER_STEP, SAMPLE_RATE
 from pipeline.types import SamplingParams, SynthesisRequest
 from pipeline.vocoder.windowed.network import MelDecoder, Vocos
 from scripts.train_demo.adversarial import Contest, spectral_loss
-from scripts.train_demo.devices import allow_tf32
-from scripts.train_demo.files import report, save
 from scripts.train_demo.prose import everyday
-from scripts.train_demo.schedule import Schedule
 from scripts.train_demo.train_vocoder import REPORT_S, figures
+from scripts.train_demo.training import Schedule, allow_tf32, report, save
 from scripts.train_demo.vocoder import Critic
 from serve.commands.say import LocalPipeline, open_pipeline
 

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scripts.train_demo.devices import autocast
 from scripts.train_demo.features import log_mel
+from scripts.train_demo.training import autocast
 from scripts.train_demo.vocoder import Critic
 
 MEL_WEIGHT, SPECTRA_WEIGHT, MATCHING_WEIGHT = 30.0, 6.0, 2.0

@@ -15,14 +15,18 @@ wide, adds the rules that say more letters right than the narrower windows do.
 import argparse
 import math
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
 
+from wordfreq import top_n_list
+
 from pipeline.checkpoint.capabilities import Language
-from pipeline.text.pronunciation import WINDOWS, Pronunciation, context
-from scripts.train_demo.mandarin_words import homophones_in_words
+from pipeline.text.pinyin import homophones
+from pipeline.text.pronunciation import LONGEST_CHINESE_WORD, WINDOWS, Pronunciation, context
 from scripts.train_demo.pronunciations import pronunciations
+from scripts.train_demo.syllables import CHARACTER, default_reading, readings
 from scripts.train_demo.word_errors import edits
 
 MOST_PHONES = 2  # of a letter
@@ -31,6 +35,7 @@ LEAST_GAIN = 2  # letters that a rule must set right
 SILENT = -1.0  # of a letter, before anything is counted
 UNSEEN = -12.0  # logarithm of the likelihood of a pair that was never counted
 HELD_OUT_SHARE = 0.1
+FREQUENT_WORDS = 60_000
 
 
 def learn(words: Mapping[str, str]) -> dict[str, str]:
@@ -126,6 +131,23 @@ def taught_pronunciation(languages: tuple[Language, ...]) -> Pronunciation:
     rules = Pronunciation({}, learn(words))
     exceptions = {word: phones for word, phones in words.items() if rules.of(word) != phones}
     return Pronunciation(exceptions | (homophones_in_words() if "zh" in languages else {}), rules.rules)
+
+
+def homophones_in_words() -> dict[str, str]:
+    """Returns word -> its spelling with homophones, for words of two to LONGEST_CHINESE_WORD characters."""
+    words = top_n_list("zh", FREQUENT_WORDS)
+    spelled = {
+        word: _spelled(word) for word in words if re.fullmatch(rf"{CHARACTER.pattern}{{2,{LONGEST_CHINESE_WORD}}}", word)
+    }
+    return {word: reading for word, reading in spelled.items() if reading != word}
+
+
+def _spelled(word: str) -> str:
+    spelled = []
+    for character, reading in zip(word, readings(word), strict=True):
+        same = character if default_reading(character) == reading else homophones(reading)
+        spelled.append(same if same is not None and default_reading(same) == reading else character)
+    return "".join(spelled)
 
 
 def main() -> None:

@@ -6,13 +6,13 @@ Owns:  which words; the sounds of -es, -ed and -ing
 Never: audio
 """
 
+import ctypes
 import re
 from collections.abc import Iterator
 from functools import cache
 
 from wordfreq import top_n_list
 
-from scripts.train_demo.flite_dictionary import dictionary
 from scripts.train_demo.phones import SYMBOLS
 from scripts.train_demo.sounds import sounds
 from scripts.train_demo.teacher_phones import symbols_of
@@ -39,7 +39,7 @@ def characters(word: str) -> str:
     """Returns the phone characters of a word, as it sounds before a consonant."""
     if phones := _phones(word) or next(_inflected(word), ""):
         return "".join(symbol for symbol, _ in symbols_of(phones))
-    return "".join(SYMBOLS[phone] for phone in dictionary(word))
+    return "".join(SYMBOLS[phone] for phone in _dictionary(word))
 
 
 def _phones(word: str) -> str:
@@ -75,3 +75,29 @@ def _sound(ending: str, last: str) -> str:
     if ending == "ed":
         return "ᵻd" if last in "td" else "t" if last in "pkfθsʃʧ" else "d"
     return "ᵻz" if last in "szʃʒʧʤ" else "z"
+
+
+def _dictionary(word: str) -> tuple[str, ...]:
+    """Returns a word's phones by flite's dictionary, or by its letter-to-sound rules."""
+    flite, lexicon = _flite()
+    phones, value = [], flite.lex_lookup(lexicon, word.encode(), None, None)
+    while value:
+        phones.append(flite.val_string(flite.val_car(value)).decode().rstrip("012"))
+        value = flite.val_cdr(value)
+    return tuple(phones)
+
+
+@cache
+def _flite() -> tuple[ctypes.CDLL, ctypes.c_void_p]:
+    """Returns flite's library and its dictionary. Source: flite, include/cst_lexicon.h, include/cst_val.h."""
+    flite = ctypes.CDLL("libflite.so.1", mode=ctypes.RTLD_GLOBAL)
+    ctypes.CDLL("libflite_usenglish.so.1", mode=ctypes.RTLD_GLOBAL)
+    lexicons = ctypes.CDLL("libflite_cmulex.so.1")
+    flite.flite_init()
+    lexicons.cmu_lex_init.restype = ctypes.c_void_p
+    flite.lex_lookup.restype = ctypes.c_void_p
+    flite.lex_lookup.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p]
+    flite.val_string.restype, flite.val_string.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
+    for name in ("val_car", "val_cdr"):
+        getattr(flite, name).restype, getattr(flite, name).argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    return flite, lexicons.cmu_lex_init()

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
-from scripts.train_demo.devices import allow_tf32
 from scripts.train_demo.kokoro import SAMPLES_PER_TICK, Kokoro, fetched_voices
+from scripts.train_demo.training import allow_tf32
 
 LEAD_S, TRAIL_S = 0.06, 0.16
 SILENT = 0.012  # of the largest magnitude

@@ -24,9 +24,8 @@ from torch import Tensor
 from scripts.train_demo.bank import Bank
 from scripts.train_demo.codes import Coder, quantise
 from scripts.train_demo.dvae import Dvae
-from scripts.train_demo.files import save
-from scripts.train_demo.schedule import Schedule
 from scripts.train_demo.train_gpt import open_coder
+from scripts.train_demo.training import Schedule, save
 
 FRAMES, ROWS = 128, 12
 RATE = 2e-3

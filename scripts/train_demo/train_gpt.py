@@ -25,12 +25,10 @@ from torch import Tensor
 
 from scripts.train_demo.bank import HELD_OUT, Bank, Batch, tables_of
 from scripts.train_demo.codes import Coder
-from scripts.train_demo.devices import allow_tf32, autocast
-from scripts.train_demo.files import report, save
 from scripts.train_demo.muon import Muon
 from scripts.train_demo.network import IGNORED, Size, Speaking
 from scripts.train_demo.read_plan import PLAN
-from scripts.train_demo.schedule import Schedule
+from scripts.train_demo.training import Schedule, allow_tf32, autocast, report, save
 
 BOOK_WEIGHTS = (1.0, 0.2, 0.6, 0.2)
 MEL_WEIGHT = 1.0

@@ -23,13 +23,11 @@ from torch import Tensor
 from pipeline.spec import MEL_FRAMES_PER_STEP
 from scripts.train_demo.adversarial import Contest
 from scripts.train_demo.bank import Bank, tables_of
-from scripts.train_demo.devices import allow_tf32, autocast
-from scripts.train_demo.files import report, save
 from scripts.train_demo.network import Size, Speaking
 from scripts.train_demo.read_plan import PLAN
-from scripts.train_demo.schedule import Schedule
 from scripts.train_demo.train_gpt import open_coder
 from scripts.train_demo.train_vocoder import FRAMES, REPORT_S, figures, held_out
+from scripts.train_demo.training import Schedule, allow_tf32, autocast, report, save
 from scripts.train_demo.vocoder import Critic, Vocos
 
 ROWS = 20

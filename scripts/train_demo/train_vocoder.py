@@ -19,9 +19,7 @@ from torch import Tensor
 
 from scripts.train_demo.adversarial import Contest, spectral_loss
 from scripts.train_demo.bank import HELD_OUT, Bank
-from scripts.train_demo.devices import allow_tf32
-from scripts.train_demo.files import report, save
-from scripts.train_demo.schedule import Schedule
+from scripts.train_demo.training import Schedule, allow_tf32, report, save
 from scripts.train_demo.vocoder import Critic, Vocos
 
 ROWS, FRAMES = 24, 64

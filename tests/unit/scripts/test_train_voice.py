@@ -35,10 +35,10 @@ from scripts.train_demo.phones import SYMBOLS
 from scripts.train_demo.plan import line, tables
 from scripts.train_demo.prose import Text
 from scripts.train_demo.read_plan import LAG_S, PLAN, _write, aligned
-from scripts.train_demo.schedule import Schedule
 from scripts.train_demo.sounds import Unit, sounds
 from scripts.train_demo.teacher_phones import symbols_of
 from scripts.train_demo.tokens import BREATH, LAUGH, PREFIX, SUFFIX, TABLES, TOKEN_IDS
+from scripts.train_demo.training import Schedule
 from scripts.train_demo.vocoder import Critic, FourierHead, Vocos
 from tests.support.reference_vocoder import decode_whole
 
