@@ -187,6 +187,11 @@ inline void ask_for(const void* from, int64_t bytes) {
     for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(static_cast<const char*>(from) + line, 0, 3);
 }
 
+// The same, into the core's second cache only: far ahead, there is no room in the first.
+inline void ask_far(const void* from, int64_t bytes) {
+    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(static_cast<const char*>(from) + line, 0, 2);
+}
+
 // exp(x) to 2 units in the last place: x = n ln 2 + r, exp(r) by its series (coefficients of Cephes' expf).
 inline Floats exponential(Floats x) {
     x = min(all(88.3f), max(all(-87.3f), x));  // in this order NaN stays NaN
