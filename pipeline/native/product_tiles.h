@@ -19,6 +19,8 @@
 
 namespace {
 
+constexpr int FAR_AHEAD = 16384;  // bytes of weights prefetched
+
 // Splits a number into two of a tile's type, and joins their sums.
 struct TileBf16 {
     using Weight = bf16;
@@ -152,7 +154,7 @@ private:
         for (int64_t i = 0; i < inputs; i += DEPTH, w += PANEL * DEPTH) {
 #pragma GCC unroll 4
             for (int64_t four = 0; four < DEPTH / 4; four++) {
-                ask_far(w + TILE_AHEAD + four * 128, 128);
+                ask_far(w + FAR_AHEAD + four * 128, 128);
                 __m512i weights[2];
 #pragma GCC unroll 2
                 for (int half = 0; half < 2; half++)
@@ -189,7 +191,7 @@ private:
         _tile_zero(2);
         _tile_zero(3);
         for (int64_t i = 0; i < inputs; i += DEPTH, w += PANEL * DEPTH) {
-            const char* const ahead = reinterpret_cast<const char*>(w) + TILE_AHEAD;
+            const char* const ahead = reinterpret_cast<const char*>(w) + FAR_AHEAD;
             ask_far(ahead, PANEL * DEPTH * sizeof(Weight) / 2);
             _tile_stream_loadd(6, w, 64);  // weights are read once and need not stay in the caches
             _tile_loadd(4, high + i, stride);

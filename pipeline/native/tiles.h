@@ -5,6 +5,9 @@
 // Owns:  a thread's tile registers during the lifetime of a Tiles
 // Never: any sum across threads or across rows
 //
+// Weights are not prefetched: the processor does it, and more would compete with the loads of tiles. Rows of inputs that begin at
+// cache lines are loaded sooner.
+//
 // Of the four products of two such pairs three are summed; the fourth is below the last bit of float32. A row's sums are one
 // fixed chain of operations that does not depend on other rows.
 #pragma once
@@ -20,7 +23,6 @@ namespace {
 constexpr int TILE_ROWS = 16;      // rows of one tile
 constexpr int TILE_NUMBERS = 512;  // numbers of a tile of weights: of 32 inputs and 16 outputs
 constexpr int TILE_DEPTH = 32;     // inputs of a tile
-constexpr int TILE_AHEAD = 16384;  // bytes of weights prefetched
 
 // Splits 16 numbers into two bfloat16 numbers each: the nearest, and the nearest to the remainder.
 inline void split(__m512 x, __m256i& high, __m256i& low) {
@@ -75,7 +77,6 @@ public:
             }
         };
         for (int64_t i = 0; i < inputs; i += TILE_DEPTH, w += 4 * TILE_NUMBERS) {
-            ask_far(reinterpret_cast<const char*>(w) + TILE_AHEAD, 4 * TILE_NUMBERS * sizeof(uint16_t));
             _tile_loadd(6, w, 64);
             _tile_loadd(7, w + TILE_NUMBERS, 64);
             with_weights(high + i);

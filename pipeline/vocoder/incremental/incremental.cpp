@@ -38,7 +38,7 @@ constexpr int PORTION = 1024; // numbers split at once
 constexpr int AHEAD = 1024;   // bytes of weights prefetched
 constexpr int PHASES = 6;     // most barriers per stage
 constexpr int64_t HOP = 256, PIECE = 4 * HOP;
-constexpr int SKEW = LANES;   // numbers between rows: rows of a power of two would compete for the same cache sets
+constexpr int SKEW = PANEL;   // numbers between rows: rows of a power of two would compete for the same cache sets
 
 // (outputs, inputs) in panels; outputs is a multiple of 16.
 struct Product {

@@ -25,7 +25,7 @@ from pipeline.config import VocoderConfig
 from pipeline.errors import EngineFault
 from pipeline.native.compiler import best_instructions, library
 from pipeline.native.instructions import Instructions
-from pipeline.native.memory import ALIGNMENT, LANES, address, aligned
+from pipeline.native.memory import ALIGNMENT, PANEL, address, aligned
 from pipeline.native.thread_count import default_threads
 from pipeline.spec import CODEBOOKS, CONV_NORM_EPS, HOP, MEL_FRAMES_PER_STEP
 from pipeline.types import DecodedAudio, DecoderState, StepBatch
@@ -34,7 +34,7 @@ from pipeline.vocoder.incremental.vocoder_packing import Stage, pack_weights
 SOURCE = Path(__file__).with_name("incremental.cpp")
 
 # As in incremental.cpp.
-PASS, PHASES, SKEW = 96, 6, LANES
+PASS, PHASES, SKEW = 96, 6, PANEL
 TILE_ROWS = 16
 
 
