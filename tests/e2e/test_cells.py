@@ -1,6 +1,8 @@
 """Two cells behind docs/cells.haproxy.cfg: one is killed, and what it was saying goes on, to the byte, in the other."""
 
 import contextlib
+import math
+import random
 import subprocess
 import threading
 import time
@@ -27,6 +29,7 @@ LONG = {"input": SENTENCE * 6, "response_format": "pcm", "seed": 1, "cache": "no
 FLEET = {"CHATTTS_FLEET_KEY": "one key of all cells, drawn by chance"}
 KEYS = [f"Bearer key-{number}" for number in range(12)]
 PIECE = 1 << 14
+LOAD = 0.7
 
 
 @dataclass
@@ -114,6 +117,72 @@ def test_a_cell_dies_and_its_replies_go_on_in_the_other(fleet: Fleet):
     rest = speak(fleet.url, key, headers={"X-Resume": reply.headers["X-Resume"], "Range": f"bytes={len(received)}-"})
     assert rest.status_code == 206, rest.text
     assert received + rest.content == whole
+
+
+class Visitors:
+    """Clients at random times, each of a key of its own; a reply that is cut goes on by its X-Resume."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._threads, self._lock = url, list[threading.Thread](), threading.Lock()
+        self.outcomes = list[tuple[float, str, float]]()
+        """when each came [monotonic s], what became of it, and its first audio [s]"""
+
+    def arrive(self, rate: float, seconds: float, draws: random.Random) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(draws.expovariate(rate))
+            self.ask(f"Bearer guest-{draws.random()}", draws.randrange(9))
+
+    def ask(self, key: str, seed: int) -> None:
+        self._threads.append(threading.Thread(target=self._speak, args=(key, seed)))
+        self._threads[-1].start()
+
+    def wait(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def _speak(self, key: str, seed: int) -> None:
+        began, first_s, received, outcome = time.monotonic(), math.inf, b"", "whole"
+        try:
+            with speak(self._url, key, seed=seed) as reply:
+                outcome = outcome if reply.ok else str(reply.status_code)
+                try:
+                    for piece in reply.iter_content(PIECE):
+                        first_s = min(first_s, time.monotonic() - began)
+                        received += piece
+                except requests.RequestException:
+                    headers = {"X-Resume": reply.headers["X-Resume"], "Range": f"bytes={len(received)}-"}
+                    rest, whole = speak(self._url, key, headers, seed=seed), speak(self._url, key, seed=seed)
+                    is_equal = rest.status_code == 206 and received + rest.content == whole.content
+                    outcome = "resumed" if is_equal else "lost"
+        except requests.RequestException as error:
+            outcome = type(error).__name__
+        with self._lock:
+            self.outcomes.append((began, outcome, first_s))
+
+
+def test_under_load_a_cell_dies_and_nobody_is_refused_after_two_seconds(fleet: Fleet):
+    """Two cells on two cores are asked for LOAD of what both speak together."""
+    dying = fleet.home_of(KEYS[0])
+    began, crowd = time.monotonic(), Visitors(fleet.url)
+    crowd.arrive(1e3, 0.01, random.Random(1))
+    crowd.wait()
+    rate = LOAD * len(crowd.outcomes) / (time.monotonic() - began)
+    visitors = Visitors(fleet.url)
+    visitors.arrive(rate, 15.0, random.Random(2))
+    for seed in range(2):
+        visitors.ask(KEYS[0], seed)
+    time.sleep(1.5)
+    dying.process.kill()
+    died_at = time.monotonic()
+    visitors.arrive(rate, 20.0, random.Random(3))
+    visitors.wait()
+    outcomes = Counter(outcome for _, outcome, _ in visitors.outcomes)
+    later = sorted(first_s for at, _, first_s in visitors.outcomes if at >= died_at + 2)
+    print(f"{rate:.2f} requests a second: {outcomes}; of {len(later)} afterwards first audio {later[len(later) // 2]:.2f} s")
+    assert {outcome for at, outcome, _ in visitors.outcomes if at >= died_at + 2} == {"whole"}
+    assert outcomes["resumed"] > 0
+    assert set(outcomes) <= {"whole", "resumed"}
 
 
 def test_a_storm_of_one_key_reaches_its_own_cell_only(fleet: Fleet):
