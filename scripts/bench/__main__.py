@@ -1,7 +1,7 @@
 """Main: `python -m scripts.bench SCENARIO...` runs scenarios, shows their tables and keeps their results.
 
 In:    names of scenarios, `all`, or `summary` for the figures of the kept results
-Out:   tables; results/<scenario>.json and .png; one line of JSON per scenario
+Out:   tables; results/SET/results.json and .png; one line of JSON per scenario
 Owns:  the order of the scenarios, Ctrl-C
 Never: measuring: the scenarios do
 """
@@ -22,9 +22,9 @@ from pipeline.yaml_loader import parse_yaml
 from scripts.bench.bench import Bench, Options, ScenarioFailed
 from scripts.bench.client import Endpoint
 from scripts.bench.plots import draw_all
-from scripts.bench.record import RESULTS, ROOT, SETS, Result, here, is_done, publish
+from scripts.bench.record import RESULTS, ROOT, Result, here, is_done, publish
 from scripts.bench.scenarios import account, cold_start, listeners, overhead, saturation, single, streaming, turn
-from scripts.bench.summary import LIMIT_KEPT, TARGET_REACHED, markdown, summarise, write_pages
+from scripts.bench.summary import LIMIT_KEPT, TARGET_REACHED, WHOLE, markdown, summarise, write_pages
 from serve.commands.config_path import DEFAULT, config_path
 from serve.config.config_file import PROCESS
 
@@ -105,8 +105,7 @@ def run_scenarios(bench: Bench, args: argparse.Namespace, console: Console) -> b
 
 def show_summary(folder: Path, *, into_pages: bool) -> int:
     """Prints the judged figures. Returns 1 if one of them misses its limit or was never measured."""
-    for name in SETS:
-        draw_all(folder / name)
+    draw_all(folder / WHOLE)
     summary = summarise(folder)
     text = markdown(summary)
     print(text)

@@ -1,6 +1,6 @@
 """Plots of the results: the comparison of the systems, who holds the cores.
 
-In:    results/*.json
+In:    a set of results
 Out:   PNG files beside them
 Never: measuring
 """

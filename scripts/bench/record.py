@@ -1,7 +1,7 @@
 """Record: on what a result was measured, and the file that keeps it.
 
 In:    results of scenarios
-Out:   JSON files in scripts/bench/results
+Out:   JSON files in scripts/bench/results, one for each kind of processor
 Owns:  the folder
 Never: measuring
 """
@@ -18,6 +18,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "scripts" / "bench" / "results"
+FILE = "results.json"
+"""of a set: scenario -> its last result"""
 SETS = {
     "epyc": "AMD EPYC, AVX-512",
     "xeon": "Intel Xeon at 2.5 GHz, AVX-512",
@@ -81,25 +83,30 @@ def _installed(package: str) -> str | None:
 
 
 def publish(name: str, result: Result, folder: Path = RESULTS) -> None:
-    """Writes <folder>/<name>.json and prints the same as one line."""
+    """Writes a scenario's result into the folder's file and prints the same as one line."""
     result = {
         "benchmark": name,
         "hardware": hardware(),
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
     } | result
     folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f".{name}.json"
-    draft.write_text(json.dumps(result, indent=2) + "\n")
-    draft.replace(folder / f"{name}.json")  # whole or not at all
+    draft = folder / f".{FILE}"
+    draft.write_text(json.dumps(_all_of(folder) | {name: result}, indent=2) + "\n")
+    draft.replace(folder / FILE)  # whole or not at all
     print(json.dumps(result), flush=True)
 
 
 def read(name: str, folder: Path = RESULTS) -> Any:
     """Returns the last result of a scenario, or None."""
+    return _all_of(folder).get(name)
+
+
+def _all_of(folder: Path) -> Result:
     try:
-        return json.loads((folder / f"{name}.json").read_text())
+        results: Result = json.loads((folder / FILE).read_text())
     except FileNotFoundError:
-        return None
+        return {}
+    return results
 
 
 def step_figure(slots: int, attention: str = "auto", *, weights: str = "dtype", kv: str = "dtype") -> str:

@@ -1,6 +1,6 @@
 """Summary: the judged figures of the kept results: limit, target and measured value.
 
-In:    results/SET/*.json, a set for each kind of processor
+In:    results/SET/results.json, a set for each kind of processor
 Out:   a table, as Markdown; the tables in README.md and docs/benchmarks.md between their markers
 Owns:  the limits, which the worst set has to keep
 Never: measuring

@@ -1,7 +1,7 @@
 """Routers: the step router beside Serve's own, over unequal replicas of one real cluster.
 
 In:    speeds of the replicas, loads
-Out:   first audio and refusals of both, which take turns with the same arrivals; scripts/bench/results/routers.json
+Out:   first audio and refusals of both, which take turns with the same arrivals; scripts/bench/results/fleet
 Owns:  a Ray of its own
 Never: a model: engines compute nothing and take their time (null_engine.py); HTTP
 
@@ -32,7 +32,7 @@ from pipeline.engine.engine import Engine
 from pipeline.errors import AtCapacity, SynthesisError
 from pipeline.spec import STEPS_PER_SECOND
 from pipeline.types import SamplingParams, SchedulingParams
-from scripts.bench.record import publish
+from scripts.bench.record import RESULTS, publish
 from scripts.bench.workload import poisson, random_of
 from scripts.fleet.null_engine import WIDTH, NullRunner
 from serve.observability.tracing import Tracing
@@ -189,7 +189,7 @@ def main() -> None:
         )
         for load in loads
     }
-    publish("routers", {"speeds": speeds, "seconds": args.seconds, "runs": runs, "p95_ratio": ratios})
+    publish("routers", {"speeds": speeds, "seconds": args.seconds, "runs": runs, "p95_ratio": ratios}, RESULTS / "fleet")
 
 
 if __name__ == "__main__":
