@@ -8,7 +8,7 @@ Never: a price: a card's hour costs whatever its owner pays
     python -m scripts.fleet.curves [cards] [sizes] [waking] [error]
 """
 
-import sys
+import argparse
 from collections.abc import Callable
 
 from serve.simulation.cells import Cells
@@ -82,7 +82,17 @@ def _show(name: str, *columns: Figures) -> None:
     print(f"{name:44}", *texts, sep=" | ")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Prints the chosen tables, or all."""
     tables = {table.__name__: table for table in (cards, sizes, waking, error)}
-    for chosen in sys.argv[1:] or tables:
+    parser = argparse.ArgumentParser(description="Simulate the tables of docs/scale.md about many cards.")
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"{', '.join(tables)} (default: all)")
+    args = parser.parse_args()
+    if unknown := set(args.tables) - set(tables):
+        parser.error(f"no table {', '.join(sorted(unknown))}: there are {', '.join(tables)}")
+    for chosen in args.tables or tables:
         tables[chosen]()
+
+
+if __name__ == "__main__":
+    main()

@@ -372,11 +372,8 @@ def test_the_trainings_run_from_recordings_to_a_checkpoint_and_resume(tmp_path):
     run("train_vocoder", tmp_path, "--seconds", 0.1, "--rows", 1)
     run("train_joint", tmp_path, "--seconds", 0.1, "--positions", 400)
     run("train_dvae", tmp_path, "--seconds", 0.1)
-    (tmp_path / "out").mkdir()
-    run("pack", tmp_path, tmp_path / "out")
-    run("pack", tmp_path / "out", tmp_path / "again", "--unpack")
-    first, again = (torch.load(folder / "gpt.pt")["model"] for folder in (tmp_path, tmp_path / "again"))
-    assert all(torch.allclose(first[name], again[name], atol=1e-2) for name in first)
+    for name in ("gpt.pt", "vocoder.pt", "dvae.pt"):
+        assert all(value.isfinite().all() for value in torch.load(tmp_path / name)["model"].values()), name
 
 
 # The teacher's phones as the project's phone characters.
