@@ -178,7 +178,8 @@ class BoxAgent:
             else:
                 self._say("")
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._news.wait()
 
     async def _advance(self, manifest: Manifest, stop: threading.Event) -> None:
         """Takes each variant into service as soon as it is complete, the lightest first; returns when the last one is."""

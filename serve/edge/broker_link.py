@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 import aiomqtt
@@ -18,6 +19,8 @@ from paho.mqtt.properties import Properties
 
 from serve.config.edge import PORTS, EdgeConfig, Option
 from serve.edge.signed_manifest import MOST_MESSAGE_BYTES
+
+T = TypeVar("T")
 
 LOG = logging.getLogger("ray.serve.chattts")
 QUIET = logging.getLogger(
@@ -63,7 +66,21 @@ def client_of(config: EdgeConfig, will: aiomqtt.Will | None = None) -> aiomqtt.C
         return receive(size)
 
     client._client._sock_recv = bounded  # type: ignore[assignment, method-assign]
+    client._wait_for = answered  # type: ignore[assignment, method-assign]
     return client
+
+
+async def answered(answer: Awaitable[T], timeout: float | None) -> T:
+    """Returns an answer of the broker. As aiomqtt's own, which in Python 3.11 loses a cancellation that comes with the answer.
+
+    Raises:
+        aiomqtt.MqttError: it did not come within the time, ANSWER_S if that is None [s].
+    """
+    try:
+        async with asyncio.timeout(ANSWER_S if timeout is None else timeout):
+            return await answer
+    except TimeoutError:
+        raise aiomqtt.MqttError("Operation timed out") from None
 
 
 async def stay_connected(

@@ -56,7 +56,8 @@ async def state_of(broker: Mosquitto, name: str) -> dict[str, Any]:
     """What a box has published last."""
     async with aiomqtt.Client("127.0.0.1", broker.port) as client:
         await client.subscribe(STATE.format(name))
-        message = await anext(aiter(client.messages))
+        async with asyncio.timeout(60):
+            message = await anext(aiter(client.messages))
         state: dict[str, Any] = json.loads(message.payload)
         return state
 

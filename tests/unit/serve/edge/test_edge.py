@@ -26,8 +26,10 @@ from pipeline.yaml_loader import parse_yaml
 from serve.commands.operate.run_center import write_keys
 from serve.config.app_config import PROJECT
 from serve.config.config_file import find_mistakes
+from serve.config.edge import EdgeConfig
 from serve.edge import box_agent, box_folder
 from serve.edge.box_folder import LEAST_FREE_BYTES, BoxFolder, BoxTrouble, Superseded
+from serve.edge.broker_link import client_of
 from serve.edge.center import Center
 from serve.edge.download import FetchError
 from serve.edge.fleet import BoxState, choose, read_fleet, read_variants
@@ -518,3 +520,14 @@ def test_mistakes_of_the_section_are_named(changes: dict[str, Any], sentence: st
     (mistake,) = mistakes(EDGE | changes)
     assert sentence in mistake
     assert "secret" not in mistake
+
+
+async def test_a_cancellation_that_comes_with_the_brokers_answer_is_not_lost():
+    client = client_of(EdgeConfig(broker="mqtt://127.0.0.1", key="center.pub", options={"client_id": "b"}))
+    answer: asyncio.Future[None] = asyncio.Future()
+    waiting = asyncio.create_task(client._wait_for(answer, None))
+    await asyncio.sleep(0)
+    answer.set_result(None)
+    waiting.cancel()
+    await asyncio.wait([waiting], timeout=10)
+    assert waiting.cancelled()
