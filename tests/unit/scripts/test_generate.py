@@ -70,7 +70,7 @@ def test_the_lists_follow_from_the_imports():
 
 # What one streamed request passes on its way: fewer files and relays are welcome, more of them need a reason.
 
-MOST_FILES, MOST_FUNCTIONS, MOST_RELAYS = 124, 622, 16
+MOST_FILES, MOST_FUNCTIONS, MOST_RELAYS = 123, 623, 16
 
 
 def test_a_streamed_request_passes_no_more_code_than_today():
