@@ -334,7 +334,6 @@ class Scheduler:
             slots.fast_rows = min(slots.fast_rows, slots.most_rows)
             return slots
 
-        each_round = self._config.steps_per_round
         others = (*running, *self.queue)
         if are_surely_kept((newcomer, *others), len(self.queue), counts(), throughput, pace=self.pace, config=self._config):
             return
@@ -351,7 +350,7 @@ class Scheduler:
                 newcomer=other,
             )
 
-        check_promises(newcomer, play, worth_s=throughput.prefill_s + throughput.step_s * each_round)
+        check_promises(newcomer, play, worth_s=throughput.prefill_s + throughput.step_s * self._config.steps_per_round)
 
     def _check_room(self, lane: Lane, retry_after_s: float) -> None:
         """Checks that one more sequence of this lane may wait; bulk leaves half of the waiting room to the others.

@@ -116,7 +116,7 @@ public:
                 Sums whole;
                 for (int half = 0; half < 2; half++) {
                     whole[half].part[0] = Tile::whole(sums[half][row], sums[2 + half][row]);
-                    if (p.scales) whole[half] = whole[half] * (load(p.scales + number * PANEL + half * LANES) * all(scales[first + row]));
+                    if (p.scales) whole[half] = whole[half] * scale(p, number, half, first + row);
                 }
                 done(first + row, whole);
             }
@@ -126,6 +126,11 @@ public:
 private:
     using Weight = typename Tile::Weight;
     static constexpr int64_t DEPTH = 64 / sizeof(Weight);  // inputs per tile
+
+    // Of a row's sums in one half of a panel.
+    Floats scale(const Product& p, int64_t number, int half, int64_t row) const {
+        return load(p.scales + number * PANEL + half * LANES) * all(scales[row]);
+    }
 
     // The panel of M rows, all there are. The processor multiplies unsigned bytes by signed ones, so 128 is added to the weights,
     // and `offsets` takes it from the sums.
@@ -137,7 +142,7 @@ private:
             Sums whole;
             for (int half = 0; half < 2; half++) {
                 whole[half].part[0] = Tile::whole(sums[m][0][half], sums[m][1][half]);
-                whole[half] = whole[half] * (load(p.scales + number * PANEL + half * LANES) * all(scales[m]));
+                whole[half] = whole[half] * scale(p, number, half, m);
             }
             done(m, whole);
         }

@@ -13,7 +13,7 @@ from tests.support.syntax import syntax_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 
-MOST_LINES = {"pipeline": 31_429, "serve": 35_849, "scripts": 14_929, "tests": 61_406}  # of Python
+MOST_LINES = {"pipeline": 31_428, "serve": 35_849, "scripts": 14_929, "tests": 61_406}  # of Python
 MOST_FILES = 1_273  # tracked, of every kind
 MOST_OF_HTTP = 0.15  # of the lines of serve/
 
